@@ -1,6 +1,6 @@
 """ampcompat: NVIDIA Apex's mixed-precision API on any PyTorch and any device.
 
-Importing it changes nothing and does not import torch; that happens when one of the names below is first used.
+Importing it changes nothing and does not import torch; torch is imported when one of the names below is first used.
 ``docs/architecture.md`` describes the packages.
 """
 
@@ -15,8 +15,8 @@ __version__ = "0.2.0"
 __all__ = ["amp", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram", "memory_report"]
 __all__ += ["reset", "session"]
 
-#: True for type checkers, which see the imports that ``__getattr__`` makes. Importing ``typing`` would cost more than
-#: the rest of this module.
+#: True for type checkers, which then see the imports that ``__getattr__`` makes. Importing ``typing`` would take longer
+#: than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
@@ -55,7 +55,7 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(shell):
-    """``%load_ext ampcompat``: let ``import apex`` mean ampcompat's; ``%unload_ext ampcompat`` undoes it."""
+    """``%load_ext ampcompat``: make ``import apex`` import ampcompat; ``%unload_ext ampcompat`` undoes it."""
     from .as_apex import load_ipython_extension as load
 
     load(shell)

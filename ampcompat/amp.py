@@ -61,7 +61,7 @@ from .tools.diagnostics.skip_limit import set_skip_limit
 from .tools.step_statistics.added_observers import add_observers
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack  # every type checker has it; it is not imported when this runs
+    from typing_extensions import Unpack  # every type checker has it; it is not imported at run time
 
     from .engine.session.type_annotations import InitializeOptions, KeptFloat32
 
@@ -96,7 +96,7 @@ __all__ = [
 
 _amp_state = AmpStateModule("ampcompat.amp._amp_state")
 
-#: The op table as Apex's lists. What is appended or removed before ``initialize`` takes effect.
+#: The op table as Apex's lists. Changes to the lists before ``initialize`` take effect.
 lists = process_state.lists
 
 Models = TypeVar("Models", bound=Union[torch.nn.Module, Sequence[torch.nn.Module]])
@@ -171,13 +171,13 @@ def initialize(
         optimizers: an optimizer, a list of them, or None.
         enabled: if False, all functions of ``amp`` do nothing afterwards.
         opt_level: "O0" (float32), "O1" (autocast to float16), "O2" (float16 weights, float32 master weights), "O3"
-            (float16), "O4" and "O5" (O1 and O2 with bfloat16). The options that follow replace those of the level.
+            (float16), "O4" and "O5" (O1 and O2 with bfloat16). The following options override those of the level.
         cast_model_type: the dtype of the weights.
         patch_torch_functions: whether torch's functions cast their inputs.
-        keep_batchnorm_fp32: True or False (or "True", "False"): whether batch norm keeps float32 weights.
+        keep_batchnorm_fp32: True or False (or "True", "False"): whether batch norm layers keep float32 weights.
         master_weights: whether the optimizer updates float32 master weights of half params.
-        loss_scale: a positive number, a string of one, or "dynamic".
-        cast_model_outputs: the dtype that floating outputs of the models are cast to.
+        loss_scale: a positive number, such a number as a string, or "dynamic".
+        cast_model_outputs: the dtype that floating-point outputs of the models are cast to.
         num_losses: the number of losses that are passed to ``scale_loss``, each with its own loss scale.
         verbosity: 0 prints nothing.
         min_loss_scale: the lower bound of a dynamic loss scale.
@@ -186,33 +186,34 @@ def initialize(
         keep_fp32: module types, modules, name patterns (``fnmatch``) or predicates ``f(name, module)``. Layers that
             match keep float32 weights and compute in float32.
         init_scale: the initial dynamic loss scale; 2**16 if None.
-        growth_factor: factor by which the loss scale grows; 2 if None.
+        growth_factor: factor by which the loss scale is multiplied when it grows; 2 if None.
         backoff_factor: factor by which it is multiplied after an overflow; 0.5 if None.
-        growth_interval: number of steps in a row without overflow after which it grows; 2000 if None.
+        growth_interval: number of consecutive steps without overflow after which it grows; 2000 if None.
         hysteresis: number of overflows since the last growth after which it is reduced; 1 if None.
-        skip_static_overflow: skip steps that overflow under a static loss scale too; Apex did not.
-        max_skips: number of skipped steps in a row after which the reason is printed, once.
+        skip_static_overflow: skip steps with an overflow under a static loss scale too; Apex did not.
+        max_skips: number of consecutive skipped steps after which the reason is printed, once.
         raise_on_max_skips: raise ``GradientOverflowError``, a ``FloatingPointError`` and ``RuntimeError``, instead.
         process_group: True (all ranks) or a ``torch.distributed`` group whose ranks all skip a step if the gradients of
-            one of them overflow. Needed where gradients differ between ranks, as with sharded params; all-reduced
-            gradients overflow on every rank. Every rank of the group must call ``scale_loss`` equally often.
-        diagnose: for every skipped step print where inf or nan came first, how large the values were before, and what
-            to try. Adds a few small operations per module and step, and no synchronization unless a step is skipped.
-            See also ``ampcompat.gradient_histogram``.
-        free_half_grads: at O2 and O5 ``.grad`` of half params is None after ``scale_loss``, and the float32 gradients
-            are freed in ``step``. Otherwise reading ``param.grad`` makes a half gradient, until ``zero_grad``.
-        store_param_remainders: at O5, store between steps only the 16 bits that bfloat16 weights lack of their float32
-            master weights, 14 bytes per param with Adam instead of 18, with the same weights bit for bit. For
-            optimizers that treat each param by itself.
-        allow_half_model: take models whose weights are half already, as ``from_pretrained(torch_dtype=…)`` returns
-            them. Where the level has float32 weights (or masters) they are widened: they start with half precision.
+            one of them overflow. Needed if gradients differ between ranks, as with sharded params; all-reduced
+        gradients overflow on every rank. Every rank of the group must call ``scale_loss`` equally often.
+        diagnose: for every skipped step, print where inf or nan first occurred, how large the values were before, and
+            what to try. Adds a few small operations per module and step, and no synchronization unless a step is
+            skipped. See also ``ampcompat.gradient_histogram``.
+        free_half_grads: at O2 and O5, ``.grad`` of half params is None after ``scale_loss``, and the float32 gradients
+            are freed in ``step``. Otherwise ``param.grad`` can be read as a half gradient until ``zero_grad``.
+        store_param_remainders: at O5, store between steps only the 16 bits of float32 master weights that bfloat16
+            weights do not have: 14 bytes per param with Adam instead of 18, with bitwise equal weights. For optimizers
+            that update each param independently.
+        allow_half_model: accept models whose weights are already half, such as those returned by
+            ``from_pretrained(torch_dtype=…)``. If the level has float32 weights (or masters), they are cast from half,
+            so they start with half precision.
 
     Returns:
-        ``models``, or ``(models, optimizers)`` where optimizers were given; the same objects in the same shapes.
+        ``models``, or ``(models, optimizers)`` if optimizers were given; the same objects in the same structure.
 
     Raises:
         RuntimeError: the opt level is unknown, an option is invalid for it, a model has half weights or is wrapped, or
-            an optimizer was initialized before. Models, optimizers and torch are unchanged then.
+            an optimizer was initialized before. Models, optimizers and torch are left unchanged.
         TypeError: models or optimizers are of other types.
     """
     _initialize(dict(locals()))
@@ -220,7 +221,7 @@ def initialize(
 
 
 def _initialize(stated):
-    """Initialize what ``stated`` names: the arguments of ``initialize``."""
+    """Initialize with ``stated``, the arguments of ``initialize``."""
     for function in list(process_state.before_initialize):
         function()
     if not stated["enabled"]:
@@ -262,42 +263,42 @@ def scale_loss(
 ) -> ContextManager[torch.Tensor]:
     """Return a context manager that yields ``loss.float() * scale`` and unscales the gradients on exit.
 
-    On exit the gradients are divided by the scale (into the float32 master weights where there are any), added to those
+    On exit, the gradients are divided by the scale (into the float32 master weights if there are any), added to those
     of earlier backward passes, and checked for inf and nan. The loss scale is updated, and after an overflow the next
     ``step()`` of each optimizer is skipped.
 
     Args:
         loss: a floating-point tensor.
-        optimizers: the optimizer, or the list of optimizers, of the params that get gradients.
-        loss_id: the number of the loss, below ``num_losses``; each loss has its own scale.
+        optimizers: the optimizer, or list of optimizers, whose params get gradients.
+        loss_id: the index of the loss, less than ``num_losses``; each loss has its own scale.
         model: ignored, as in Apex.
         delay_unscale: keep the gradients scaled; a later ``scale_loss`` without this option unscales the sum.
         delay_overflow_check: unscale, but do not update the loss scale and do not skip the next step.
 
     Raises:
-        RuntimeError: ``initialize`` was not called, or ``loss_id`` is not below its ``num_losses``.
-        TypeError: ``loss`` is not a tensor, or ``optimizers`` are not optimizers.
+        RuntimeError: ``initialize`` was not called, or ``loss_id`` is not less than its ``num_losses``.
+        TypeError: ``loss`` is not a tensor, or ``optimizers`` is not an optimizer or a list of them.
     """
     session = process_state.initialized_session("amp.scale_loss")
     return session.scale_loss(loss, optimizers, loss_id, delay_unscale, delay_overflow_check)
 
 
 def master_params(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Clip their gradients."""
+    """Iterate over the params in ``optimizer.param_groups``, the float32 master weights. Use this to clip gradients."""
     return prepared_params(optimizer)
 
 
 def step_was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer's last ``step()`` was skipped because of an overflow; False before the first.
+    """Return whether the optimizer's last ``step()`` was skipped because of an overflow; False before the first step.
 
-    The host waits for the device where ``step()`` did not read the flag, as with torch's fused optimizers.
+    The host waits for the device if ``step()`` did not read the flag, as with torch's fused optimizers.
     """
     record = record_of(optimizer)
     return record is not None and record.skips.was_last_skipped()
 
 
 def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
-    """Return ``{"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}``; empty where amp is disabled.
+    """Return ``{"loss_scaler0": {"loss_scale": float, "unskipped": int}, …}``; empty if amp is disabled.
 
     Args:
         destination: a dict to fill, or None for a new one.
@@ -311,17 +312,17 @@ def state_dict(destination: Optional[Dict[str, Any]] = None) -> Dict[str, Any]:
 
 @hide_internal_frames
 def load_state_dict(state_dict: Dict[str, Any]) -> None:
-    """Restore the loss scalers from what ``state_dict`` returned, here or in Apex.
+    """Restore the loss scalers from a ``state_dict()``, also one of Apex.
 
-    A state with fewer or more loss scalers than are in use loads with a warning.
+    A state with fewer or more loss scalers than are in use is loaded with a warning.
 
     Raises:
-        RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message names them.
+        RuntimeError: ``initialize`` was not called, or the state has unknown keys; the message lists them.
     """
     process_state.initialized_session("amp.load_state_dict").load_state_dict(state_dict)
 
 
 def disable_casts() -> ContextManager[None]:
-    """Return a context manager in which functions do not cast their inputs, in this thread; it can be nested."""
+    """Return a context manager in which functions do not cast their inputs in this thread; it can be nested."""
     session = process_state.current()
     return DisabledSession().cast_backend.paused() if session is None else session.cast_backend.paused()

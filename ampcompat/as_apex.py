@@ -1,7 +1,7 @@
-"""For notebooks and REPLs: ``import ampcompat.as_apex`` lets ``import apex`` mean ampcompat's in a running process.
+"""For notebooks and REPLs: ``import ampcompat.as_apex`` makes ``import apex`` import ampcompat in a running process.
 
 ``%load_ext ampcompat.as_apex`` (or ``%load_ext ampcompat``) does the same in IPython, and ``%unload_ext`` undoes it;
-``ampcompat.as_apex.undo()`` undoes it everywhere. An Apex with ``amp`` that is loaded already is refused.
+``ampcompat.as_apex.undo()`` undoes it everywhere. It is an error if an Apex with ``amp`` is already loaded.
 """
 
 import os
@@ -13,9 +13,9 @@ from .errors import AmpError
 
 
 def use():
-    """Let ``import apex`` mean ampcompat's in this process and its children. Idempotent.
+    """Make ``import apex`` import ampcompat in this process and its children. Idempotent.
 
-    Importing this module calls it; after ``undo`` call it again.
+    Importing this module calls it; after ``undo``, call it again.
 
     Raises:
         AmpError: an Apex with ``amp`` is loaded; its patches of torch would stay.
@@ -31,7 +31,7 @@ def use():
 
 
 def undo():
-    """Undo ``use``: ``import apex`` then finds what it found before. Names that were imported stay valid."""
+    """Undo ``use``: ``import apex`` then finds what it found before. Names that were already imported stay valid."""
     _install.uninstall()
 
 

@@ -1,7 +1,7 @@
 """Exceptions that ampcompat raises on purpose.
 
-Each is also a ``RuntimeError``, which scripts written for Apex catch, and each specific one is the built-in that a
-Python programmer would expect.
+Each is also a ``RuntimeError``, which scripts written for Apex catch, and the specific ones also derive from the
+built-in exception that a Python programmer would expect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class AmpError(RuntimeError):
-    """A mistake that the user can correct; the message says what was expected, what came, what to do."""
+    """An error that the user can correct; the message says what was expected, what was given and what to do."""
 
 
 class AmpTypeError(AmpError, TypeError):
@@ -22,19 +22,19 @@ class AmpTypeError(AmpError, TypeError):
 
 
 class AmpValueError(AmpError, ValueError):
-    """An argument of the right type with a value that makes no sense."""
+    """An argument of the right type with an invalid value."""
 
 
 class AmpNotImplementedError(AmpError, NotImplementedError):
-    """Something that was asked for and that cannot be done, such as a banned function under casts."""
+    """A request that cannot be fulfilled, such as a banned function under casts."""
 
 
 class GradientOverflowError(AmpError, FloatingPointError):
-    """Gradients were inf or nan where the step could not be skipped, or the user asked to be stopped."""
+    """Gradients were inf or nan and the step could not be skipped, or the user asked for an error."""
 
 
 def hide_internal_frames(function: Function) -> Function:
-    """Decorate a public function: the traceback of an ``AmpError`` ends at the user's line, without our frames."""
+    """Decorate a public function: the traceback of an ``AmpError`` ends at the user's line, without internal frames."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):

@@ -1,7 +1,7 @@
 """The opt levels as data, and the only place where options are merged and checked.
 
-"float16" and "float32" are the two members of a ``DtypePair``. Tests and old torch without half kernels replace them by
-float32 and float64.
+"float16" and "float32" are the two members of a ``DtypePair``. Tests, and old releases of torch without half kernels,
+replace them by float32 and float64.
 """
 
 from collections import OrderedDict
@@ -27,9 +27,9 @@ STAND_IN = DtypePair(torch.float32, torch.float64)
 
 
 class Policy(NamedTuple):
-    """What one ``initialize`` decided. Immutable; ``_replace`` makes the variant.
+    """The settings of one call of ``initialize``. Immutable; ``_replace`` returns a changed copy.
 
-    ``None`` means "not applicable to this level". ``loss_scale`` is a float or ``"dynamic"``.
+    ``None`` means that the option does not apply to the level. ``loss_scale`` is a float or ``"dynamic"``.
     """
 
     opt_level: str
@@ -49,7 +49,7 @@ class Policy(NamedTuple):
 
     @property
     def weights_dtype(self):
-        """The dtype that the weights are cast to, or None: a stand-in pair lifts float32 weights to its high dtype."""
+        """The dtype that the weights are cast to, or None. With other dtypes, float32 weights get the high dtype."""
         return self.cast_model_type or (None if self.dtypes.high is torch.float32 else self.dtypes.high)
 
     @property
@@ -99,7 +99,7 @@ OPT_LEVELS = OrderedDict(
         ),
         _row(
             "O3",
-            "half throughout: the speed limit, not for accuracy.",
+            "half throughout: to measure the maximum speed, not for accuracy.",
             HALF,
             cast_model_type=torch.float16,
             keep_batchnorm_fp32=False,
@@ -125,10 +125,10 @@ OPT_LEVELS = OrderedDict(
 
 
 def parse_dtypes(text):
-    """Return the ``DtypePair`` that a text such as "float32,float64" names, or None for None.
+    """Return the ``DtypePair`` for a string such as "float32,float64", or None for None.
 
     Raises:
-        AmpValueError: it names none.
+        AmpValueError: the string is not a pair of dtypes.
     """
     if text is None:
         return None
@@ -161,13 +161,13 @@ def level_named(opt_level, dtypes=None):
 
 
 def resolve(opt_level="O1", keywords=None, command_line=None, dtypes=None):
-    """Merge level defaults < the script's keywords < the command line, and check the result.
+    """Merge the level's defaults, the script's keywords and the command line (the last wins), and check the result.
 
     Args:
-        opt_level: what the script asked for.
+        opt_level: the level that the script passed.
         keywords: options given to ``initialize``; those that are None do not override.
-        command_line: the same options, from ``--opt-level`` and the like; may hold ``opt_level`` itself, and
-            then the script's keywords that make no sense at that level are left out.
+        command_line: the same options, from ``--opt-level`` and the like. It may contain ``opt_level`` itself; then the
+            script's keywords that do not apply to that level are left out.
         dtypes: a ``DtypePair`` that replaces the level's own.
 
     Returns:
@@ -212,7 +212,7 @@ def _overridden(policy, name, value):
 
 
 def _objection(policy, name, value):
-    """Say why an override does not fit the level, or return None."""
+    """Return why an override is not possible at the level, or None if it is."""
     by_function = policy.opt_level in ("O1", "O4")
     weights_level = "O2" if policy.opt_level == "O1" else "O5"
     if by_function and name == "cast_model_type" and value not in (None, policy.dtypes.high):

@@ -1,6 +1,6 @@
-"""Functions that Apex did not have: sessions, and histograms of gradients.
+"""Functions that Apex does not have: sessions, and histograms of gradients.
 
-Options of a session override the arguments of ``amp.initialize``, as those of the command line do.
+Options of a session override the arguments of ``amp.initialize``, like options of the command line.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ def session(
 ) -> Iterator[Session]:
     """Return a context manager in which mixed precision is active; everything is restored on exit.
 
-    Every ``amp.initialize`` in the block belongs to this session. On exit torch's functions, autocast flags,
+    Every ``amp.initialize`` in the block belongs to this session. On exit, torch's functions, autocast flags,
     ``forward`` and the optimizers' methods are restored; half weights become float32 again, with the values of their
     master weights.
 
     Args:
-        opt_level: "O0" … "O5", overrides the argument of ``amp.initialize``; None does not.
+        opt_level: "O0" … "O5", overrides the argument of ``amp.initialize`` unless None.
         backend: the cast backend at O1 and O4: "auto", "native" or "patched".
         dtypes: an ``opt_levels.DtypePair`` (low, high) instead of the level's own.
-        verbosity: 0 prints nothing; overrides the argument of ``amp.initialize``; None does not.
-        allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
+        verbosity: 0 prints nothing; overrides the argument of ``amp.initialize`` unless None.
+        allow_banned: compute functions that are unsafe in half precision in float32 instead of raising an error.
         observers: ``observer.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
-        store_param_remainders: as in ``amp.initialize``, for every call of it.
+        store_param_remainders: as in ``amp.initialize``, for every call.
         op_stats: print at the end how often each function of torch ran in which dtype, and why.
-        op_stats_file: write that to a JSON file.
+        op_stats_file: write these counts to a JSON file.
         stats_every: measure activations, gradients and weights in the optimizer steps 0, n, 2n, …
         stats_file: the CSV file that these statistics are written to.
-        stats_tensorboard: a folder that they are written to as events for TensorBoard.
+        stats_tensorboard: a folder to which they are written as TensorBoard events.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
@@ -72,7 +72,7 @@ def session(
 
     Raises:
         AmpError: a session is open already, the level is unknown, or an option is invalid for the level; or statistics
-            need a newer torch, or TensorBoard, which is not installed.
+            need a newer torch, or TensorBoard is not installed.
     """
     if process_state.current() is not None:
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
@@ -101,23 +101,24 @@ def current() -> Optional[Union[Session, DisabledSession]]:
 
 
 def reset() -> None:
-    """Close every open session: torch, models and optimizers are as before ``amp.initialize``.
+    """Close every open session: torch, models and optimizers are restored to their state before ``amp.initialize``.
 
-    If closing one of them raises an error, the others are closed first. Functions that were registered with
+    If closing one of them raises an error, the others are still closed. Functions that were registered with
     ``amp.register_*_function`` stay registered for the next ``initialize``.
     """
     process_state.close_all()
 
 
 def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = None, **options: Any) -> Any:
-    """Return what ``fully_shard`` takes as ``mp_policy`` to compute as an opt level does.
+    """Return an ``mp_policy`` for ``fully_shard`` that computes like an opt level.
 
-    At O2, O3 and O5 weights are gathered in half, and gradients are reduced in float32. At the other levels it is
-    torch's default. ``amp.initialize`` sets the same on modules that were sharded without ``mp_policy``.
+    At O2, O3 and O5 weights are gathered in half, and gradients are reduced in float32. At the other levels, it is
+    torch's default. ``amp.initialize`` sets the same policy on modules that were sharded without ``mp_policy``.
 
     Args:
         opt_level: "O0" … "O5"; overridden by the session and the command line, as in ``amp.initialize``.
-        reduce_dtype: the dtype in which gradients are reduced instead; half sends half of the bytes, and may overflow.
+        reduce_dtype: the dtype in which gradients are reduced instead; half precision sends half as many bytes and may
+            overflow.
         **options: those of ``amp.initialize`` that an opt level sets, such as ``cast_model_type``.
 
     Returns:
@@ -137,18 +138,18 @@ def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = Non
 
 
 def gradient_histogram(source: Union[GradientSource, List[GradientSource], None] = None) -> Histogram:
-    """Count gradients by powers of two, to see whether training in half needs a loss scale.
+    """Count gradients by powers of two, to see whether half-precision training needs a loss scale.
 
     Args:
         source: a model, an optimizer, or a list of them, whose unscaled gradients are counted. Call it after the
-            ``scale_loss`` block and before ``optimizer.step()``. None: what ``diagnose`` has counted since
-            ``amp.initialize``, a sample of every tenth backward pass.
+            ``scale_loss`` block and before ``optimizer.step()``. None: the gradients that ``diagnose`` has counted
+            since ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
-        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` are text.
-        ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (under 2**-24),
-        ``subnormal_fraction()`` that of values with fewer bits, ``overflow_fraction()`` that of values over 65504. At a
-        loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
+        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` return text.
+        ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (below 2**-24),
+        ``subnormal_fraction()`` is that of values with fewer bits, ``overflow_fraction()`` that of values above 65504.
+        At a loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
 
     Raises:
         AmpTypeError: ``source`` is of another type.

@@ -12,7 +12,7 @@ Counts every live tensor's storage once (params, gradients, masters, optimizer s
 The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", section 3.1) is 16: half params 2 and
 gradients 2, float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at
 the same time. ampcompat holds 18 and two bytes for each element of the last chunks (``tensor_lists.chunked``):
-float32 gradients, since any optimizer may read them, but half ones are freed chunk by chunk while they are copied.
+float32 gradients, since optimizers may read them, but half ones are freed chunk by chunk while they are copied.
 The smallest params' gradients keep their memory between steps (``engine.master_weights.gradient_pool``, at most 4
 MiB). A second backward pass before the step (accumulation) holds 20.
 

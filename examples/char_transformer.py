@@ -1,8 +1,8 @@
-"""A small transformer that learns English letter by letter, written as scripts for NVIDIA Apex are.
+"""A small transformer that learns English letter by letter, written like a script for NVIDIA Apex.
 
     python -m ampcompat run examples/char_transformer.py --opt-level O2
 
-The text is the documentation of the Python language that every Python carries (``pydoc_data.topics``); nothing is
+The text is the documentation of the Python language that comes with every Python (``pydoc_data.topics``); nothing is
 downloaded. The output layer shares its weight with the embedding.
 """
 
@@ -15,7 +15,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from apex import amp
 
-ALPHABET = "\n" + "".join(map(chr, range(32, 127)))  # what else occurs in the text reads as a space
+ALPHABET = "\n" + "".join(map(chr, range(32, 127)))  # all other characters are read as spaces
 
 
 class Block(nn.Module):
@@ -101,7 +101,7 @@ def parse_args():
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=4e-3)
-    # An eps that float16 can hold: at O3 Adam's state is half, and its usual 1e-8 is 0 there.
+    # An eps that is not 0 in float16: at O3, Adam's state is half, and the usual 1e-8 becomes 0.
     parser.add_argument("--eps", type=float, default=1e-4, help="of Adam")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
@@ -117,7 +117,7 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.9, 0.98), eps=args.eps)
     model, optimizer = amp.initialize(model, optimizer, opt_level=args.opt_level, loss_scale=args.loss_scale)
 
-    def rate(step):  # a short warm-up, then down to zero along a cosine
+    def rate(step):  # a short warm-up, then cosine decay to zero
         return min(1.0, (step + 1) / 20) * (1 + math.cos(math.pi * step / args.steps)) / 2
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)

@@ -1,9 +1,9 @@
-"""A classifier of points on two spirals, which saves checkpoints and goes on from them.
+"""A classifier of points on two spirals, which saves checkpoints and resumes from them.
 
     python -m ampcompat ab --levels O0,O1,O2 examples/classifier.py --fp16 --checkpoint 'runs/{run}.pt'
 
-Written as scripts for NVIDIA Apex are: ``amp`` is used only with ``--fp16``, and a run that finds its checkpoint
-resumes. ``{run}`` is replaced by ``ab``, so that no run goes on from another's checkpoint.
+Written like a script for NVIDIA Apex: ``amp`` is used only with ``--fp16``, and a run that finds its checkpoint
+    resumes. ``ab`` replaces ``{run}``, so that no run resumes from the checkpoint of another.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from apex import amp
 
 
 def spirals(count, generator):
-    """Return points on two spirals with noise, (count, 2), and to which they belong, (count,)."""
+    """Return noisy points on two spirals, (count, 2), and the spiral of each, (count,)."""
     label = torch.randint(2, (count,), generator=generator)
     turn = torch.rand(count, generator=generator).sqrt() * 3 * math.pi
     angle = turn + label * math.pi
@@ -52,7 +52,7 @@ def save(args, epoch, model, optimizer):
 
 
 def load(args, model, optimizer):
-    """Restore a checkpoint, if there is one, and return how many epochs it has."""
+    """Restore a checkpoint, if there is one, and return its number of epochs."""
     if args.checkpoint is None or not os.path.exists(args.checkpoint):
         return 0
     state = torch.load(args.checkpoint)

@@ -1,4 +1,4 @@
-"""Handwritten digits with a small CNN, written as scripts for NVIDIA Apex are: it knows nothing of ampcompat.
+"""Handwritten digits with a small CNN, written like a script for NVIDIA Apex: it does not use ampcompat.
 
     python -m ampcompat run examples/digits_cnn.py --opt-level O2
 
@@ -41,7 +41,7 @@ def load_data(device):
 
 
 def accuracy(model, images, labels):
-    """Return the share of digits that are classified right, in percent."""
+    """Return the percentage of digits that are classified correctly."""
     model.eval()
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).sum().item()
@@ -57,7 +57,7 @@ def parse_args():
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--steps", type=int, default=None, help="stop after so many steps")
+    parser.add_argument("--steps", type=int, default=None, help="stop after this many steps")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

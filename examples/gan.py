@@ -2,9 +2,9 @@
 
     python -m ampcompat ab --levels O0,O1,O2 examples/gan.py
 
-Written as scripts for NVIDIA Apex are. The generator learns a ring of eight Gaussians in the plane. Loss 0 and loss 1
-are the discriminator's, of real and of generated points, and loss 2 is the generator's: none of them falls to 0 in a
-training that goes well.
+Written like a script for NVIDIA Apex. The generator learns a ring of eight Gaussians in the plane. Losses 0 and 1 are
+the discriminator's, for real and generated points, and loss 2 is the generator's; in successful training, none of them
+falls to 0.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = network(NOISE, 2, args.width).to(device)
     discriminator = network(2, 1, args.width).to(device)
-    # An eps that float16 can hold: at O3 Adam's state is half.
+    # An eps that is not 0 in float16: at O3, Adam's state is half.
     optimizers = [
         torch.optim.Adam(model.parameters(), lr=args.lr, betas=(0.5, 0.99), eps=1e-4)
         for model in (discriminator, generator)

@@ -1,10 +1,10 @@
-"""A small ResNet, written for CUDA and NVIDIA Apex as scripts for ImageNet were: it knows nothing of ampcompat.
+"""A small ResNet, written for CUDA and NVIDIA Apex like a script for ImageNet: it does not use ampcompat.
 
     python -m ampcompat run --device cpu examples/imagenet.py --opt-level O2
     torchrun --nproc_per_node 2 -m ampcompat run --device cpu examples/imagenet.py --opt-level O2 --sync_bn
 
-The images are generated: coloured stripes, whose direction is the class, under noise. Nothing is downloaded. On a
-machine with GPUs leave out `--device cpu`.
+The images are generated: noisy colored stripes whose direction is the class. Nothing is downloaded. On a machine with
+    GPUs, leave out `--device cpu`.
 """
 
 import argparse
@@ -63,7 +63,7 @@ CLASSES = 10
 
 
 class GeneratedImages(torch.utils.data.Dataset):
-    """Pictures as a decoder would give them: arrays of bytes, height by width by colour."""
+    """Images as returned by a decoder: arrays of bytes, height by width by color."""
 
     def __init__(self, count, size, first=0):
         self.count, self.size, self.first = count, size, first
@@ -83,7 +83,7 @@ class GeneratedImages(torch.utils.data.Dataset):
 
 
 def fast_collate(batch):
-    """Stack pictures as bytes; they become floats, and normalized, on the GPU."""
+    """Stack images as bytes; they are converted to floats and normalized on the GPU."""
     targets = torch.tensor([label for _, label in batch], dtype=torch.int64)
     height, width, _ = batch[0][0].shape
     tensor = torch.zeros((len(batch), 3, height, width), dtype=torch.uint8)
@@ -179,7 +179,7 @@ def main():
 def run():
     global args, best_prec1
     args, best_prec1 = parse(), 0
-    assert torch.cuda.is_available(), "this script needs CUDA: `python -m ampcompat run --device cpu` does without."
+    assert torch.cuda.is_available(), "this script needs CUDA: use `python -m ampcompat run --device cpu` without it."
     assert cudnn.enabled, "amp needs the cudnn backend to be enabled."
     cudnn.benchmark = True
     if args.deterministic:
@@ -238,7 +238,7 @@ def run():
 
 
 def join_the_others():
-    """Start the communication with the other processes of a launcher, if there are any; each has a GPU."""
+    """Initialize the process group if the script was started by a launcher; each process has a GPU."""
     args.distributed = int(os.environ.get("WORLD_SIZE", 1)) > 1
     args.gpu, args.world_size = 0, 1
     if args.distributed:
@@ -306,7 +306,7 @@ def train(train_loader, model, criterion, optimizer, epoch):
         optimizer.step()
 
         if i % args.print_freq == 0:
-            # Reading a loss waits for the GPU, so it is done every few iterations only.
+            # Reading a loss waits for the GPU, so it is done only every few iterations.
             prec1, prec5 = accuracy(output.data, target, topk=(1, 5))
             reduced_loss = loss.data
             if args.distributed:
@@ -367,7 +367,7 @@ def save_checkpoint(state, is_best):
 
 
 class AverageMeter(object):
-    """The last value and the average of all."""
+    """The last value and the average of all values."""
 
     def __init__(self):
         self.val = self.avg = self.sum = self.count = 0
@@ -389,7 +389,7 @@ def adjust_learning_rate(optimizer, epoch, step, steps_per_epoch):
 
 
 def accuracy(output, target, topk=(1,)):
-    """Return the percentage of targets among the k best guesses, for each k."""
+    """Return the percentage of targets among the k best predictions, for each k."""
     _, guesses = output.topk(max(topk), 1, True, True)
     correct = guesses.t().eq(target.view(1, -1).expand_as(guesses.t()))
     return [correct[:k].contiguous().view(-1).float().sum(0, keepdim=True).mul_(100.0 / target.size(0)) for k in topk]

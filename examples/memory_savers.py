@@ -1,10 +1,10 @@
-"""What saves memory, together: half precision, accumulation, checkpointing, several processes; on handwritten digits.
+"""Ways to save memory, combined: half precision, accumulation, checkpointing, several processes; on handwritten digits.
 
     python -m ampcompat run examples/memory_savers.py --opt-level O2 --accumulate 4 --checkpoint
     torchrun --nproc_per_node 2 -m ampcompat run examples/memory_savers.py --accumulate 2 --checkpoint
 
-Batches are of the size that the optimizer steps on, whatever they are divided by: more iterations per step or more
-processes mean smaller parts in memory and the same training. (Only batch norm depends on the parts.)
+The batch size is that of an optimizer step, however it is divided: with more iterations per step or more processes, the
+parts in memory are smaller and the training is the same. (Only batch norm depends on the parts.)
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class CheckpointedNet(Net):
-    """The same network, whose two blocks keep their inputs only and compute the rest again in the backward pass."""
+    """The same network, with two blocks that keep only their inputs and recompute the rest in the backward pass."""
 
     def block1(self, x):
         return F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
@@ -29,13 +29,13 @@ class CheckpointedNet(Net):
         return F.max_pool2d(F.relu(self.bn2(self.conv2(x))), 2)
 
     def forward(self, x):
-        x = checkpoint(self.block1, x, use_reentrant=False)  # the other form gives a first layer no gradient
+        x = checkpoint(self.block1, x, use_reentrant=False)  # the other form gives the first layer no gradient
         x = checkpoint(self.block2, x, use_reentrant=False)
         return self.fc(x.view(x.size(0), -1))
 
 
 def divided(batches, parts):
-    """Return batches in so many parts each, as one flat list."""
+    """Return batches, each divided into this number of parts, as one flat list."""
     return [part for batch in batches for part in zip(*(tensor.chunk(parts) for tensor in batch))]
 
 
@@ -59,7 +59,7 @@ def parse_args():
     parser = argparse.ArgumentParser(description="Train a CNN on scikit-learn's digits with little memory.")
     parser.add_argument("--opt-level", default="O1")
     parser.add_argument("--accumulate", type=int, default=1, help="iterations per optimizer step")
-    parser.add_argument("--checkpoint", action="store_true", help="compute activations again instead of keeping them")
+    parser.add_argument("--checkpoint", action="store_true", help="recompute activations instead of keeping them")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=64, help="digits per optimizer step")
     return parser.parse_args()

@@ -1,10 +1,9 @@
-"""Train, save, be killed at any moment, start again, and end where an undisturbed run ends, bit for bit.
+"""Training that can be killed at any time and resumed, with bitwise the same result as an uninterrupted run.
 
     python -m ampcompat run examples/resume.py --checkpoint /tmp/run.pt --opt-level O2
 
-Written as scripts for NVIDIA Apex are: it knows nothing of ampcompat. After an interruption (Ctrl-C, kill -9, a power
-cut) start it again with the same arguments: it continues from its checkpoint. The data are the points of a noisy
-curve.
+Written like a script for NVIDIA Apex: it does not use ampcompat. After an interruption (Ctrl-C, kill -9, a power cut),
+    start it again with the same arguments, and it continues from its checkpoint. The data are points of a noisy curve.
 """
 
 import argparse
@@ -16,7 +15,7 @@ from apex import amp
 
 
 class Net(nn.Module):
-    """A small network with batch norm and dropout: both have a state that resuming must restore."""
+    """A small network with batch norm and dropout, whose state must be restored when resuming."""
 
     def __init__(self):
         super().__init__()
@@ -30,14 +29,14 @@ class Net(nn.Module):
 
 
 def make_data():
-    """Return points of a sine with noise; the same in every run."""
+    """Return noisy points of a sine, the same in every run."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(512, 1, generator=generator) * 6.0
     return x, torch.sin(x) + 0.1 * torch.randn(512, 1, generator=generator)
 
 
 def save(path, step, model, optimizer, scheduler):
-    """Write a checkpoint that is there as a whole or not at all."""
+    """Write a checkpoint atomically."""
     checkpoint = {
         "step": step,
         "model": model.state_dict(),
@@ -47,7 +46,7 @@ def save(path, step, model, optimizer, scheduler):
         "random": torch.get_rng_state(),
     }
     torch.save(checkpoint, path + ".new")
-    os.replace(path + ".new", path)  # in one piece, whenever we are killed
+    os.replace(path + ".new", path)  # atomic, even if the process is killed
 
 
 def load(path, model, optimizer, scheduler):
@@ -65,7 +64,7 @@ def load(path, model, optimizer, scheduler):
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description="Train with checkpoints that a killed run can go on from.")
+    parser = argparse.ArgumentParser(description="Train with checkpoints from which a killed run can resume.")
     parser.add_argument("--checkpoint", required=True, help="file to save to and to resume from")
     parser.add_argument("--opt-level", default="O2")
     parser.add_argument("--steps", type=int, default=300)

@@ -1,13 +1,13 @@
-"""Train a small GPT that ``fully_shard`` spreads over processes, be killed at any moment, and go on by itself.
+"""Train a small GPT sharded by ``fully_shard``; it can be killed at any time and resumes automatically.
 
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 -m ampcompat run --opt-level O2 \\
         examples/sharded.py --checkpoint /tmp/run
 
-Written as scripts for NVIDIA Apex are: it knows nothing of ampcompat. When a process dies, torchrun starts all of them
-again, and they continue from the last checkpoint, bit for bit. Started with another number of processes they read the
-same checkpoint. Without the variable restarted processes may read the addresses of dead ones from torchrun's store and
-wait for them (torch 2.13). The network and its text are those of ``char_transformer.py``.
+Written like a script for NVIDIA Apex: it does not use ampcompat. When a process dies, torchrun restarts all of them,
+    and they continue from the last checkpoint, bit for bit. A different number of processes can read the same
+    checkpoint. Without the variable, restarted processes may read addresses of dead ones from torchrun's store and wait
+    for them (torch 2.13). The network and its text are those of ``char_transformer.py``.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 
 
 def contents(model, optimizer, step):
-    """Return what a checkpoint holds. Shards are DTensors, so any number of processes can read it."""
+    """Return the contents of a checkpoint. Shards are DTensors, so any number of processes can read it."""
     return {
         "step": step,
         "model": model.state_dict(),
@@ -36,7 +36,7 @@ def contents(model, optimizer, step):
 
 
 def save(folder, model, optimizer, step):
-    """Write the checkpoint ``folder/step-N``, which has this name only once it is whole; remove earlier ones."""
+    """Write the checkpoint ``folder/step-N``, which gets this name only when it is complete; remove earlier ones."""
     unfinished = os.path.join(folder, "unfinished")
     if dist.get_rank() == 0:
         shutil.rmtree(unfinished, ignore_errors=True)  # of a save that was killed
@@ -70,7 +70,7 @@ def saved_steps(folder):
 
 
 def batch_of(letters, step, args):
-    """Return this process's part of a step's windows, which depend on the step alone."""
+    """Return this process's part of a step's windows, which depend only on the step."""
     generator = torch.Generator().manual_seed(step)
     starts = torch.randint(len(letters) - args.context, (args.batch_size,), generator=generator).tolist()
     mine = starts[dist.get_rank() :: dist.get_world_size()]
@@ -122,7 +122,7 @@ def train(args):
 
 def main():
     args = parse_args()
-    # Processes that wait for one that hangs fail after this time, and are started again.
+    # Processes that wait for one that hangs fail after this time and are restarted.
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(seconds=60))
     try:
         train(args)

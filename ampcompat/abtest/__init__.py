@@ -1,6 +1,6 @@
-"""A/B runs: trains at several opt levels and compares losses, loss scales, speed and memory.
+"""A/B runs: train at several opt levels and compare losses, loss scales, speed and memory.
 
-Reports can be read and drawn where torch is not installed; only ``compare`` imports it.
+Reports can be read and drawn without torch; only ``compare`` imports it.
 """
 
 from .recording.metrics import log
@@ -12,7 +12,7 @@ from .report_data import Finding, Memory, Report, Run
 __all__ = ["Finding", "Memory", "Report", "Run", "compare", "log", "save_figure", "to_html", "to_text"]
 
 
-Report._repr_html_ = to_frame  # set here, so that the data do not depend on what shows them
+Report._repr_html_ = to_frame  # set here, so that the data do not depend on the code that shows them
 
 
 def __getattr__(name):

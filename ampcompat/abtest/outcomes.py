@@ -1,4 +1,4 @@
-"""What the comparison of a row with the baseline gives, beside the verdict: its speed, and its equivalence."""
+"""Results of the comparison of a row with the baseline, in addition to the verdict: its speed and its equivalence."""
 
 from dataclasses import dataclass
 from typing import Optional, Tuple
@@ -9,11 +9,11 @@ from .schema import COUNT, described, optional
 
 @dataclass
 class Speed:
-    """How many times the baseline's speed: above 1 is faster."""
+    """The speed as a multiple of the baseline's: above 1 is faster."""
 
-    ratio: float = described(schema.NUMBER, "the baseline's median step time by this one's, over rounds in turn", 1.0)
+    ratio: float = described(schema.NUMBER, "the baseline's median step time divided by this one's, over rounds", 1.0)
     interval: Optional[Tuple[float, float]] = described(
-        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "95 %; null of a single round", None
+        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "95 %; null if there was a single round", None
     )
 
 
@@ -26,9 +26,9 @@ class Equivalence:
         optional(schema.NUMBER), "of the end of the loss, or of the target's metric, as a share", None
     )
     interval: Optional[Tuple[float, float]] = described(
-        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "of the difference, 95 %; null where it is unknown", None
+        optional(schema.pair(schema.NUMBER, schema.NUMBER)), "of the difference, 95 %; null if unknown", None
     )
-    seeds: int = described(COUNT, "with which it was found", 1)
+    seeds: int = described(COUNT, "the number of seeds used", 1)
     seeds_needed: Optional[int] = described(
-        optional(COUNT), "that would show it; null where it is refuted, or no number would", None
+        optional(COUNT), "the number that would show it; null if it is refuted or no number would", None
     )

@@ -10,7 +10,7 @@ import operator
 from array import array
 from collections.abc import Sequence
 
-#: Numbers that a packed list may stand for, so that a few bytes of a damaged file cannot fill the memory.
+#: The most numbers that a packed list may stand for, so that a few bytes of a damaged file cannot fill the memory.
 MAX_LENGTH = 10**7
 
 
@@ -21,7 +21,7 @@ class Numbers(array):
 
     @classmethod
     def of(cls, type_code, values):
-        """Return these values as an array: themselves, if they are one."""
+        """Return these values as an array; the same object if they are one."""
         return values if isinstance(values, cls) else cls(type_code, values)
 
     def __eq__(self, other):
@@ -43,7 +43,7 @@ class Rows(Sequence):
 
     @classmethod
     def of(cls, types, rows):
-        """Return these tuples as ``Rows``: themselves, if they are."""
+        """Return these tuples as ``Rows``; the same object if they are."""
         return rows if isinstance(rows, cls) else cls(types, rows)
 
     def append(self, row):
@@ -81,7 +81,7 @@ class Rows(Sequence):
         return repr(list(self))
 
     def by_step(self, loss_id):
-        """Return the steps of one loss, in order, and its values: the mean, where a step has several."""
+        """Return the steps of one loss, in order, and its values; the mean if a step has several."""
         if loss_id not in self._by_step:
             steps, ids, values = self.columns
             if ids.count(loss_id) != len(ids):
@@ -135,7 +135,7 @@ def unpacked(entries):
 
 
 def differences(steps):
-    """Return how much each step is above the one before it, the first above -1: ones where no step is left out."""
+    """Return the difference of each step from the previous one, the first from -1: ones if no step is left out."""
     return list(map(operator.sub, steps, itertools.chain([-1], steps)))
 
 

@@ -1,4 +1,4 @@
-"""``PlannedRun``: one run of a series, which one process, or one job of a cluster, does independently of all others."""
+"""``PlannedRun``: one run of a series, done by one process or cluster job independently of all others."""
 
 import hashlib
 import os
@@ -11,10 +11,10 @@ from ..cuda_redirect.device_startup import VARIABLE
 from ..errors import AmpError
 from .report_data import label_of
 
-#: In the arguments of a script, what each run replaces by its name.
+#: The placeholder in the script's arguments that each run replaces by its name.
 PLACEHOLDER = "{run}"
 
-#: Options of a run that change what is printed, and nothing that is recorded.
+#: Options of a run that change what is printed, but not what is recorded.
 PRINTING = ("verbosity",)
 
 
@@ -24,7 +24,7 @@ class PlannedRun:
 
     Args:
         level: the row of the report: an opt level, or the name of a variant.
-        repeat: its number among the runs of this level; it gets other seeds.
+        repeat: its number among the runs of this level, each with a different seed.
         command: the script and its arguments, or ``["-m", module, …]``; empty for a function.
         opt_level: the level to force, or None for the script's own.
         seed, steps: as for ``compare``.
@@ -35,7 +35,7 @@ class PlannedRun:
         device: what CUDA is redirected to, as by ``run --device``, or None.
         has_alias: whether ``import apex`` means ampcompat's in the script.
         timeout: seconds after which the run is ended, or None.
-        folder: the current folder of the script; None is that of this process.
+        folder: the working directory of the script; None is that of this process.
     """
 
     level: str
@@ -55,12 +55,12 @@ class PlannedRun:
 
     @property
     def label(self):
-        """The run's name for people."""
+        """The run's display name."""
         return label_of(self.level, self.repeat)
 
     @property
     def name(self):
-        """The run's name in the names of files."""
+        """The run's name in file names."""
         return self.label.replace(" ", "-")
 
     @property
@@ -69,7 +69,7 @@ class PlannedRun:
         return self.name + ".json"
 
     def identity(self):
-        """Return what must be equal for a recorded run to be this run; torch and device are known when it runs."""
+        """Return what must be equal for a recorded run to be this run; torch and the device are known when it runs."""
         folder = self.folder or os.getcwd()
         return {
             "script": _digest(script_file(self.command, folder)) if self.command else None,
@@ -86,7 +86,7 @@ class PlannedRun:
 
 
 def check_identity(found, source):
-    """Raise one error that names each difference between recorded runs and those of a command.
+    """Raise one error that lists the differences between recorded runs and those of a command.
 
     Args:
         found: ``[(label, recorded identity, expected identity), …]``.

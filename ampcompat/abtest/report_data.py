@@ -1,6 +1,7 @@
 """The results of an A/B run as dataclasses, and their JSON form.
 
-The descriptions of the fields check what is read, and ``documentation()`` makes the tables of docs/report_format.md.
+The descriptions of the fields are used to check what is read, and for the tables of docs/report_format.md
+(``documentation()``).
 """
 
 import functools
@@ -27,10 +28,10 @@ KINDS = ("parameters", "gradients", "masters", "optimizer", "activations", "buff
 STATUSES = ("ok", "stopped", "failed", "interrupted")
 
 
-#: The error of a run that is missing in a report which has a later repeat of the same level.
+#: The error of a run that is missing in a report that has a later repeat of the same level.
 NOT_RUN = "it was not run"
 
-#: The errors of runs in which there was nothing to record: a series ends after the first of them.
+#: The errors of runs in which there was nothing to record; a series ends after the first such run.
 NEVER_INITIALIZED = (
     "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
     "script starts by itself is not recorded"
@@ -45,11 +46,11 @@ def label_of(level, repeat):
 
 
 def planned_runs(levels, baseline, repeats=1, control=True):
-    """Return the runs of a series as ``[(level, repeat), …]``: the levels take turns, and the control comes last.
+    """Return the runs of a series as ``[(level, repeat), …]``: the levels take turns; the control comes last.
 
     Args:
-        levels: the levels in their order; the baseline comes first where it is not among them.
-        repeats: runs per level, each with other seeds.
+        levels: the levels in order; the baseline comes first if it is not among them.
+        repeats: runs per level, each with a different seed.
         control: whether the baseline has at least two seeds.
     """
     levels = list(levels) if baseline in levels else [baseline] + list(levels)
@@ -64,23 +65,23 @@ def _bytes(says):
 
 @dataclass
 class Memory:
-    """Bytes by kind at the peak of a step; null is not measured."""
+    """Bytes by kind at the peak of a step; null means not measured."""
 
-    parameters: Optional[int] = _bytes("weights, as the model has them")
+    parameters: Optional[int] = _bytes("weights, in the model's dtypes")
     gradients: Optional[int] = _bytes("gradients of weights and masters")
     masters: Optional[int] = _bytes("float32 master weights")
     optimizer: Optional[int] = _bytes("state of the optimizers")
-    activations: Optional[int] = _bytes("what the forward pass keeps for the backward pass")
-    buffers: Optional[int] = _bytes("model buffers, cast weights and temporary tensors, together")
+    activations: Optional[int] = _bytes("tensors that the forward pass saves for the backward pass")
+    buffers: Optional[int] = _bytes("model buffers, half copies of weights and temporary tensors, together")
     peak_total: Optional[int] = _bytes("the peak of their sum")
-    cuda_allocated: Optional[int] = _bytes("the peak of what torch's allocator had given out")
+    cuda_allocated: Optional[int] = _bytes("the peak of what torch's allocator had allocated")
     cuda_reserved: Optional[int] = _bytes("the peak of what it had reserved")
-    fragmentation: Optional[float] = described(optional(schema.SHARE), "the share of it that was not given out", None)
+    fragmentation: Optional[float] = described(optional(schema.SHARE), "the share of it that was not allocated", None)
 
 
 @dataclass
 class Finding:
-    """What the diagnosis tells of a step: why it was skipped, or that a value has grown."""
+    """What the diagnosis reports for a step: why it was skipped, or that a value has grown."""
 
     step: int = described(COUNT, "its number, from 0", 0)
     text: str = described(TEXT, "what happened, and what to try", "")
@@ -91,26 +92,24 @@ _SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
 
 @dataclass
 class Run:
-    """One level of a script, trained once. Long series are kept in arrays, whatever sequence they are given as."""
+    """One level of a script, trained once. Long series are stored in arrays, whatever sequence type is passed."""
 
-    status: str = described(schema.choice(STATUSES), "how it ended; stopped: by `--steps`", "ok")
-    error: Optional[str] = described(optional(TEXT), "of a run that failed, in one line", None)
-    traceback: Optional[str] = described(optional(TEXT), "all of it", None)
-    backend: Optional[str] = described(optional(TEXT), "what cast functions", None)
-    loss: List[Tuple[int, int, float]] = described(LOSSES, "unscaled, one per `scale_loss`", factory=list)
-    scale: List[Tuple[int, int, float]] = described(LOSSES, "the scale of each of these losses", factory=list)
+    status: str = described(schema.choice(STATUSES), "how it ended; stopped means by `--steps`", "ok")
+    error: Optional[str] = described(optional(TEXT), "the error of a failed run, in one line", None)
+    traceback: Optional[str] = described(optional(TEXT), "the whole traceback", None)
+    backend: Optional[str] = described(optional(TEXT), "the cast backend", None)
+    loss: List[Tuple[int, int, float]] = described(LOSSES, "the unscaled losses, one per `scale_loss`", factory=list)
+    scale: List[Tuple[int, int, float]] = described(LOSSES, "the loss scale of each of these losses", factory=list)
     skipped: List[int] = described(list_of(COUNT), "steps that were skipped", factory=list)
     step_seconds: List[float] = described(
         schema.SECONDS, "from the end of a step to the end of the next", factory=list, key="step_microseconds"
     )
     samples: Optional[List[int]] = described(
-        optional(schema.SAMPLES), "per step; null where batch sizes are unknown", None
+        optional(schema.SAMPLES), "per step; null if batch sizes are unknown", None
     )
     memory: Memory = described(schema.record(Memory), "as measured", factory=Memory)
     measured: List[int] = described(list_of(COUNT), "steps in which memory was measured, which is slow", factory=list)
-    watched: List[int] = described(
-        schema.STEPS, "steps in which overflows were diagnosed, as in a Series", factory=list
-    )
+    watched: List[int] = described(schema.STEPS, "steps with hooks for overflows, as in a Series", factory=list)
     metrics: Dict[str, List[Tuple[int, float]]] = described(
         map_of(schema.METRIC), "what the script logged", factory=dict
     )
@@ -123,10 +122,10 @@ class Run:
         list_of(COUNT), "checksums of what models were called with in each of them", factory=list
     )
     layers: List[Tuple[str, float]] = described(
-        NAMED_ERRORS, "the error of each layer's output against float32", factory=list
+        NAMED_ERRORS, "the error of each layer's output compared with float32", factory=list
     )
-    gradients: List[Tuple[str, float]] = described(NAMED_ERRORS, "of each param's gradient", factory=list)
-    predicted: Optional[Memory] = described(optional(schema.record(Memory)), "the formula's memory", None)
+    gradients: List[Tuple[str, float]] = described(NAMED_ERRORS, "the error of each param's gradient", factory=list)
+    predicted: Optional[Memory] = described(optional(schema.record(Memory)), "memory predicted by the formula", None)
     memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
     findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
     warnings: List[Finding] = described(
@@ -136,21 +135,23 @@ class Run:
         list_of(TEXT), "files that `torch.save` wrote after the first step", factory=list
     )
     identity: Dict[str, object] = described(
-        map_of(schema.ANY), "what must be equal for `ab --resume` to keep the run", factory=dict
+        map_of(schema.ANY), "the values that must be equal for `ab --resume` to keep the run", factory=dict
     )
     timings: Optional[List["Run"]] = described(
         optional(list_of(schema.late("Run", lambda: _RUN))),
-        "short runs, one in each round of turns of the levels, whose times count; null: those of the run itself",
+        "short runs, one per round, whose times are used; null: the times of the run itself",
         None,
     )
     speed: Optional["Speed"] = described(
         optional(schema.late("Speed", lambda: _SPEED)), "how fast a step is, as a multiple of the baseline's", None
     )
     equivalence: Optional["Equivalence"] = described(
-        optional(schema.late("Equivalence", lambda: _EQUIVALENCE)), "of rows but the baseline, with `--tolerance`", None
+        optional(schema.late("Equivalence", lambda: _EQUIVALENCE)),
+        "of all rows except the baseline, with `--tolerance`",
+        None,
     )
     repeats: List["Run"] = described(
-        list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, without repeats", factory=list
+        list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, which have no repeats", factory=list
     )
     verdict: str = described(TEXT, "how the level compares with the baseline, in one sentence", "")
 
@@ -159,7 +160,7 @@ class Run:
         object.__setattr__(self, name, _ARRAYS[name](value) if name in _ARRAYS and value is not None else value)
 
     def losses(self, loss_id=0):
-        """Return ``{step: value}`` of one loss: the mean, where a step has several passes (gradient accumulation)."""
+        """Return ``{step: value}`` of one loss; the mean if a step has several passes (gradient accumulation)."""
         return dict(zip(*self.loss.by_step(loss_id)))
 
     def loss_ids(self):
@@ -167,13 +168,13 @@ class Run:
         return set(self.loss.columns[1])
 
     def problem(self):
-        """Return what is wrong with the values as a whole, or None."""
+        """Return the error in the values as a whole, or None."""
         if self.samples is not None and len(self.samples) != len(self.step_seconds):
             return f"has samples of {len(self.samples)} steps and times of {len(self.step_seconds)}"
         return "has repeats of repeats" if any(each.repeats for each in self.repeats) else None
 
 
-#: How series that a ``Run`` keeps in arrays are made from other sequences.
+#: How series that a ``Run`` keeps in arrays are converted from other sequences.
 _ARRAYS = {
     "loss": functools.partial(Rows.of, "iid"),
     "scale": functools.partial(Rows.of, "iid"),
@@ -191,18 +192,18 @@ class Report:
     environment: Dict[str, object] = described(map_of(schema.ANY), "versions, device, script, seed, …", factory=dict)
     baseline: str = described(TEXT, "the level that the others are compared with", "O0")
     runs: Dict[str, Run] = described(map_of(_RUN), "the levels", factory=dict)
-    advice: str = described(TEXT, "which level to take, and remarks on the measurement; one line each", "")
+    advice: str = described(TEXT, "which level is recommended, and remarks on the measurement; one line each", "")
     first_difference: Optional[OpDifference] = described(
         optional(first_difference_data.DIFFERENCE),
-        "the first operation whose error its dtype does not explain; null without one, and without `step_comparison`",
+        "the first operation with an error that its dtype does not explain; null without one",
         None,
     )
     step_comparison: Optional[StepComparison] = described(
-        optional(first_difference_data.COMPARISON), "what `--first-difference` has compared", None
+        optional(first_difference_data.COMPARISON), "what `--first-difference` compared", None
     )
 
     def add(self, level, repeat, run):
-        """Put the ``repeat``-th run of a level in its place; those before it that are missing count as interrupted."""
+        """Put the ``repeat``-th run of a level in its place; missing earlier runs count as interrupted."""
         runs = [self.runs[level]] + self.runs[level].repeats if level in self.runs else []
         runs += [Run(status="interrupted", error=NOT_RUN) for _ in range(len(runs), repeat + 1)]
         runs[repeat] = run
@@ -231,16 +232,16 @@ class Report:
         """Return the ``Report`` that ``to_json`` wrote.
 
         Raises:
-            AmpValueError: the text is not JSON, not a report, or a report that is damaged or of another schema.
+            AmpValueError: the text is not JSON, not a report, or a report that is damaged or has another schema.
         """
         try:
             tree = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise AmpValueError(f"Expected a file of `ab --json`, and this is not JSON: {error}.") from None
+            raise AmpValueError(f"Expected a file of `ab --json`, but this is not JSON: {error}.") from None
         if not isinstance(tree, dict) or "schema" not in tree or not isinstance(tree.get("runs"), dict):
             raise AmpValueError('This JSON is not a report of `ampcompat ab`: it has no "schema" and "runs".')
         if tree["schema"] != SCHEMA:
-            message = "This report has schema {!r}, and this ampcompat reads schema {}: use the version that wrote it."
+            message = "This report has schema {!r}, but this ampcompat reads schema {}: use the version that wrote it."
             raise AmpValueError(message.format(tree["schema"], SCHEMA))
         for run in tree["runs"].values():
             _upgrade(run)
@@ -260,7 +261,7 @@ class Report:
         """Return the ``Report`` that ``save`` wrote.
 
         Raises:
-            AmpValueError: as ``from_json``; or the file cannot be read.
+            AmpValueError: as for ``from_json``; or the file cannot be read.
         """
         try:
             with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
@@ -279,7 +280,7 @@ _REPORT = schema.record(Report)
 
 
 def _upgrade(tree):
-    """Give a run of version 0.2, as JSON, the names of this one: ``timing`` was one run, an empty one if not timed."""
+    """Give a run of version 0.2, as JSON, the current names: ``timing`` was one run, an empty one if not timed."""
     if isinstance(tree, dict) and tree.get("timing") is not None and "timings" not in tree:
         timing = tree["timing"]
         is_empty = isinstance(timing, dict) and not timing.get("step_microseconds")

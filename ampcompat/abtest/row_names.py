@@ -1,9 +1,9 @@
-"""What the rows of a report are: opt levels and variants of one script, or several scripts."""
+"""The kinds of rows of a report: opt levels and variants of one script, or several scripts."""
 
 import os
 import shlex
 
-#: The row of a script at its own level, the baseline where no levels are named.
+#: The row of a script at its own level, which is the baseline if no levels are given.
 UNCHANGED = "unchanged"
 
 
@@ -20,17 +20,17 @@ def are_scripts(report):
 
 
 def noun(report):
-    """Return what a row is called: "level" or "script"."""
+    """Return the word for a row: "level" or "script"."""
     return "script" if are_scripts(report) else "level"
 
 
 def script_name(command):
-    """Return the name of a script or module for people, from ``[script, …]`` or ``["-m", module, …]``."""
+    """Return the display name of a script or module, from ``[script, …]`` or ``["-m", module, …]``."""
     return command[1] if command[0] == "-m" else os.path.basename(os.path.normpath(command[0]))
 
 
 def name_of(report, row):
-    """Return the name of a row for people: where scripts are compared, that of the script itself is its name."""
+    """Return the display name of a row: if scripts are compared, the row of the script has the script's name."""
     if row != UNCHANGED or not are_scripts(report):
         return row
     try:

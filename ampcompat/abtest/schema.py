@@ -1,4 +1,4 @@
-"""Describes JSON values: one description checks, reads, writes and documents them.
+"""Descriptions of JSON values, used to check, read, write and document them.
 
 The fields of a dataclass carry their descriptions (``described``), so that the class is the schema of its JSON form.
 """
@@ -12,7 +12,7 @@ from typing import List, Optional
 from . import packed_numbers
 from .packed_numbers import Numbers, Rows
 
-#: Characters of a wrong value that an error shows.
+#: The number of characters of a wrong value that an error shows.
 SHOWN = 40
 
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -22,7 +22,7 @@ class Form:
     """A kind of JSON value.
 
     Args:
-        says: what it is, in errors and in the documentation.
+        says: its description, in errors and in the documentation.
         read: a function: the JSON value and its place in the file -> the value; ``ValueError`` if it is wrong.
         write: a function: the value -> its JSON value.
     """
@@ -80,7 +80,7 @@ NUMBER = _scalar("a number", _is_number, write=packed_numbers.json_number, conve
 
 
 def choice(names):
-    """Return the form of one of these texts or numbers."""
+    """Return the form of one of these strings or numbers."""
     return _scalar("one of " + ", ".join(map(str, names)), lambda value: type(value) in (str, int) and value in names)
 
 
@@ -132,7 +132,7 @@ def map_of(form):
 def record(cls):
     """Return the form of a dataclass whose fields are ``described``; its method ``problem``, if any, checks the whole.
 
-    Missing names get the field's default, others are ignored.
+    Missing names get the field's default, unknown names are ignored.
     """
 
     def read(tree, place):
@@ -155,12 +155,12 @@ def record(cls):
 
 
 def late(name, find):
-    """Return the form of a dataclass that is not there yet; ``find()`` returns its form."""
+    """Return the form of a dataclass that is not defined yet; ``find()`` returns its form."""
     return Form("a " + name, lambda tree, place: find().read(tree, place), lambda value: find().write(value))
 
 
 def described(form, says, default=MISSING, factory=MISSING, key=None):
-    """Return a dataclass's field: its JSON form, its meaning, and its name in JSON where that is another."""
+    """Return a dataclass's field: its JSON form, its meaning, and its name in JSON if that differs."""
     metadata = {"form": form, "says": says, "key": key}
     return (
         field(default=default, metadata=metadata)
@@ -256,15 +256,15 @@ SECONDS = converted(
 class Series:
     """Values by step, in columns of equal length."""
 
-    steps: List[int] = described(STEPS, "how far each value's step is above that of the value before", factory=list)
+    steps: List[int] = described(STEPS, "the difference of each value's step from the previous one", factory=list)
     losses: Optional[List[int]] = described(optional(_COUNTS), "the `loss_id` of each value; null for a metric", None)
-    bits: int = described(choice((32, 64)), "of the floats: those of 32 bits are written with up to 9 digits", 64)
+    bits: int = described(choice((32, 64)), "of the floats; those of 32 bits are written with up to 9 digits", 64)
     values: List[float] = described(
         column('numbers, or "nan", "inf", "-inf"', {int, float}), "the values", factory=list
     )
 
     def problem(self):
-        """Return what is wrong with the columns, or None."""
+        """Return the error in the columns, or None."""
         lengths = {len(each) for each in (self.steps, self.losses, self.values) if each is not None}
         return "has columns of different lengths" if len(lengths) > 1 else None
 

@@ -1,6 +1,6 @@
 """Make ``import apex`` import this package in this process and its children, and undo that.
 
-``site/`` is put on ``sys.path`` and ``PYTHONPATH``. In a child process the script's own folder still comes first.
+``site/`` is put on ``sys.path`` and ``PYTHONPATH``. In a child process, the script's own folder still comes first.
 """
 
 import importlib
@@ -11,17 +11,17 @@ from importlib.machinery import PathFinder
 
 from .nvidia_apex import SITE
 
-#: The folder that holds the package ``ampcompat``.
+#: The folder that contains the package ``ampcompat``.
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-#: The active installation in this process, if any: what ``uninstall`` restores.
+#: The state that ``uninstall`` restores, if ``install`` is active in this process.
 _active = []
 
 
 def install():
     """Put this package first on the path of this process and its children. Idempotent.
 
-    Modules of another ``apex`` that are loaded already are removed from ``sys.modules``; references to them stay valid.
+    Loaded modules of another ``apex`` are removed from ``sys.modules``; references to them stay valid.
     """
     if _active:
         return
@@ -67,12 +67,12 @@ def interpreter_options():
 
 
 def _remove_modules():
-    """Take every loaded module of ``apex`` and its extensions out of ``sys.modules`` and return them."""
+    """Remove every loaded module of ``apex`` and its extensions from ``sys.modules`` and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C", "syncbn")]
     return {name: sys.modules.pop(name) for name in names}
 
 
 def _is_checkout_in_current_folder():
-    """Return whether ``ampcompat`` is a checkout in the current folder: a script elsewhere would not find it."""
+    """Return whether ``ampcompat`` is a checkout in the current folder, which a script elsewhere would not find."""
     is_here = os.path.realpath(sys.path[0] or os.getcwd()) == os.path.realpath(ROOT)
     return is_here and PathFinder.find_spec("ampcompat", sys.path[1:]) is None

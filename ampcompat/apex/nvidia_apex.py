@@ -1,9 +1,9 @@
-"""Find another installed package ``apex``, and use the compiled parts of it.
+"""Find another installed package ``apex``, and use its compiled parts.
 
-Current NVIDIA Apex still has optimizers, norms and more, but no amp, parallel and fp16_utils. Where the CUDA
-extension of a part loads and there is a GPU, NVIDIA's part is used under the same names. Names that it lacks come
-from this package, and names that this package lacks come from NVIDIA's. Its files and ``sys.path`` are not changed.
-``AMPCOMPAT_OTHER_APEX=off`` switches this off.
+Current NVIDIA Apex still has optimizers, norms and more, but no amp, parallel or fp16_utils. If the CUDA extension of a
+part can be loaded and there is a GPU, NVIDIA's part is used under the same names. Names that it does not have come from
+this package, and names that this package does not have come from NVIDIA's. Its files and ``sys.path`` are not changed.
+``AMPCOMPAT_OTHER_APEX=off`` disables this.
 """
 
 import functools
@@ -13,7 +13,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-#: The folder that holds the package ``apex`` and its metadata.
+#: The folder that contains the package ``apex`` and its metadata.
 SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
 
 VARIABLE = "AMPCOMPAT_OTHER_APEX"
@@ -38,7 +38,7 @@ _ALWAYS_AMPCOMPAT = ("amp", "fp16_utils", "parallel")
 
 
 def other_apex(folders):
-    """Return the package folder of an ``apex`` in ``folders`` that is not this package's, or None."""
+    """Return the folder of an ``apex`` package in ``folders`` that is not this package's, or None."""
     folders = [folder for folder in folders if not is_ours(os.path.join(folder, "apex"))]
     spec = PathFinder.find_spec("apex", folders)
     if spec is None or spec.origin is None or spec.origin == "namespace":
@@ -47,7 +47,7 @@ def other_apex(folders):
 
 
 def is_ours(package):
-    """Return whether the folder of a package ``apex`` is ampcompat's, of this copy or another one on the path."""
+    """Return whether an ``apex`` package folder belongs to ampcompat, this copy or another one on the path."""
     return os.path.exists(os.path.join(package, "_absent.py"))
 
 
@@ -68,7 +68,7 @@ def describe(package):
             "The package named apex at {} is not NVIDIA's (PyPI's apex is a web toolkit); ampcompat's comes before it."
         )
     elif has_submodule(package, "amp"):
-        text = "The Apex at {} has an amp of its own; ampcompat's comes before it."
+        text = "The Apex at {} has its own amp; ampcompat's comes before it."
     else:
         text = (
             "The Apex at {} no longer has an amp; ampcompat's comes before it, and its compiled parts are used where "
@@ -109,8 +109,8 @@ def _load_extension(name, location):
 def preferred_spec(name, path):
     """Return the spec of the module of this name: NVIDIA's with this package's names added, or the other way round.
 
-    None means the usual import: only one of the packages has the module, or its parent package is NVIDIA's. ``path`` is
-    the ``__path__`` of the parent package.
+    None means the normal import: only one of the packages has the module, or its parent package is NVIDIA's. ``path``
+    is the ``__path__`` of the parent package.
     """
     package = find_nvidia_apex() if name.split(".")[1] not in _ALWAYS_AMPCOMPAT else None
     nvidia_spec = None if package is None else _spec_in(package, name)
@@ -128,7 +128,7 @@ def preferred_spec(name, path):
 
 
 def fallback_spec(name):
-    """Return the spec of a module that no other finder found: of this package, else of NVIDIA's, else None."""
+    """Return the spec of a module that no other finder found: this package's, otherwise NVIDIA's, otherwise None."""
     package = find_nvidia_apex()
     if package is None:
         return None
@@ -142,7 +142,7 @@ def nvidia_attribute(name):
     """Return an attribute of NVIDIA's ``apex/__init__.py``.
 
     Raises:
-        AttributeError: there is no such attribute or file, or the file does not load.
+        AttributeError: there is no such attribute or file, or the file cannot be loaded.
     """
     package = find_nvidia_apex()
     spec = None if package is None else PathFinder.find_spec("apex", [os.path.dirname(package)])
@@ -152,7 +152,7 @@ def nvidia_attribute(name):
 
 
 def _load_module(spec):
-    """Load a module without entering it in ``sys.modules``; its own imports of ``apex`` resolve to this package."""
+    """Load a module without adding it to ``sys.modules``; its own imports of ``apex`` resolve to this package."""
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

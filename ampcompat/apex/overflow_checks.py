@@ -1,4 +1,4 @@
-"""The functions of Apex's ``amp.scaler`` that scale one gradient and say whether it overflowed."""
+"""The functions of Apex's ``amp.scaler`` that scale one gradient and return whether it overflowed."""
 
 import torch
 
@@ -6,15 +6,15 @@ import torch
 def scale_check_overflow_python(model_grad, master_grad, scale, check_overflow=None):
     """Write ``model_grad * scale`` into ``master_grad``, which may be the same tensor, unless it has overflowed.
 
-    Scripts from before April 2019 give ``(model_grad, scale, master_grad)``, which checks for overflows by default.
+    Scripts from before April 2019 pass ``(model_grad, scale, master_grad)``, which checks for overflows by default.
 
     Args:
-        model_grad, master_grad: floating tensors of one shape.
+        model_grad, master_grad: floating-point tensors of the same shape.
         scale: a number.
         check_overflow: check for inf and nan; False by default.
 
     Returns:
-        Whether ``model_grad`` has inf or nan, if that is checked. If it has, ``master_grad`` is left as it is.
+        Whether ``model_grad`` has inf or nan, if that is checked. If so, ``master_grad`` is not changed.
     """
     is_old_order = not isinstance(master_grad, torch.Tensor)
     if is_old_order:
@@ -32,7 +32,7 @@ def axpby_check_overflow_python(model_grad, stashed_grad, master_grad, a, b, che
     """Write ``a * model_grad + b * stashed_grad`` into ``master_grad``, unless ``model_grad`` has overflowed.
 
     Args:
-        model_grad, stashed_grad, master_grad: floating tensors of one shape.
+        model_grad, stashed_grad, master_grad: floating-point tensors of the same shape.
         a, b: numbers.
         check_overflow: check for inf and nan.
 

@@ -1,4 +1,4 @@
-"""``post_backward_models_are_masters``, which clients call that replace ``optimizer._post_amp_backward``."""
+"""``post_backward_models_are_masters``, called by clients that replace ``optimizer._post_amp_backward``."""
 
 
 def post_backward_models_are_masters(scaler, params, stashed_grads, scale_override=None):

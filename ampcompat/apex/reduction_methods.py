@@ -1,9 +1,9 @@
-"""Methods of ``apex.parallel.DistributedDataParallel`` that have no effect here if a subclass overrides them.
+"""Methods of ``apex.parallel.DistributedDataParallel`` that have no effect if a subclass overrides them.
 
 This module does not import torch.
 """
 
-#: Methods of Apex's class that a subclass might override. There are none of them here.
+#: Methods of Apex's class that a subclass might override, and that this package's class does not have.
 REDUCTION_METHODS = (
     "allreduce_bucket",
     "allreduce_fallback",

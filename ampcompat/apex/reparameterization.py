@@ -1,7 +1,7 @@
-"""Weight normalization (Salimans and Kingma, 2016) under Apex's names, over ``torch.nn.utils.weight_norm``.
+"""Weight normalization (Salimans and Kingma, 2016) under Apex's names, based on ``torch.nn.utils.weight_norm``.
 
-torch warns that its newer parametrizations should be used. Their checkpoints have other names than ``weight_g`` and
-``weight_v``, so the warning is suppressed here.
+torch warns that its newer parametrizations should be used. Their checkpoints have different names than ``weight_g`` and
+``weight_v``, so the warning is suppressed.
 """
 
 import warnings
@@ -16,7 +16,8 @@ def apply_weight_norm(module, name="", dim=0, hook_child=True):
     """Replace params by a length (``<name>_g``) and a direction (``<name>_v``), and return ``module``.
 
     Args:
-        name: the param, ``"weight"`` or ``"layers.0.weight"``; "" means all in the module with two dimensions or more.
+        name: the param, such as ``"weight"`` or ``"layers.0.weight"``; "" means all params with at least two
+            dimensions.
         dim: the dimension along which lengths are kept; None: one length for the whole param.
         hook_child: accepted, no effect: the weight is always computed by the module that owns it.
 

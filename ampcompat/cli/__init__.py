@@ -1,7 +1,7 @@
 """The command line: ``python -m ampcompat COMMAND``.
 
-A wrong argument is one line on stderr and exit code 2. The module of a command is imported when the command is called,
-so that ``run`` does not import torch.
+A wrong argument prints one line to stderr and exits with code 2. The module of a command is imported when the command
+is called, so that ``run`` does not import torch.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from .argument_parser import INTERRUPTED, CommandParser
 #: command's name: ``run(arguments) -> exit code``.
 COMMANDS = {
     "run": ("run", "run a script written for Apex, unmodified"),
-    "check": ("check", "say whether a code base written for Apex runs unchanged"),
-    "migrate": ("migrate", "rewrite a script for Apex into torch.autocast and GradScaler"),
-    "checkpoint": ("checkpoint", "say what a checkpoint file holds, and convert it"),
-    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch"),
+    "check": ("check", "check whether a code base written for Apex runs unchanged"),
+    "migrate": ("migrate", "rewrite a script for Apex to torch.autocast and GradScaler"),
+    "checkpoint": ("checkpoint", "describe the contents of a checkpoint file, and convert it"),
+    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch size"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
-    "forecast": ("forecast", "say from one float32 run which opt levels will work, and with which layers in float32"),
-    "report": ("report", "show reports that `ab --json` wrote, as tables, an HTML page or an image"),
+    "forecast": ("forecast", "predict from one float32 run which opt levels work, and with which layers in float32"),
+    "report": ("report", "show reports of `ab --json` as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),
     "selftest": ("selftest", "check ampcompat with this torch on this machine's device"),
@@ -66,14 +66,14 @@ def main(arguments=None):
 
 
 def _replace_unencodable_characters():
-    """Have output in an encoding without "−" or "√", such as that of a file on Windows, contain "?" instead."""
+    """Print "?" for characters such as "−" or "√" that the output encoding (of a file on Windows) does not have."""
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
 
 
 def _check_first(parser, arguments):
-    """Exit with one line if the first argument is neither a command nor an option of ``parser``; say what was meant."""
+    """Exit with one line, with a suggestion, if the first argument is not a command or an option of ``parser``."""
     if not arguments or arguments[0] in COMMANDS or parser.options_among(arguments[:1]):
         return
     first, rest = arguments[0], arguments[1:]

@@ -1,7 +1,7 @@
-"""``ab``: runs a script once per opt level and compares the levels.
+"""``ab``: run a script once per opt level and compare the levels.
 
-Each level runs in a process of its own, so that a crash or a leak of one level does not affect the others, and Ctrl-C
-keeps what was recorded. This process does not import torch.
+Each level runs in its own process, so that a crash or a leak of one level does not affect the others, and what was
+recorded is kept after Ctrl-C. This process does not import torch.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def _run_and_print(parser, options, report, planned, missing):
 
 
 def _write_files(parser, options, report):
-    """Write the files that were asked for; return whether all could be written. The report is printed by then."""
+    """Write the requested files; return whether all could be written. The report has already been printed."""
     try:
         for path in write_files(options, report):
             print(f"wrote {path}", file=sys.stderr)
@@ -94,7 +94,7 @@ def _write_files(parser, options, report):
 
 
 def _advise_on_failure(parser, options, report, arguments):
-    """Print what may help if every run has failed."""
+    """Print a hint if every run has failed."""
     line = advice_without_cuda(options, report, arguments)
     if line is not None:
         print(line, file=sys.stderr)
@@ -104,7 +104,7 @@ def _advise_on_failure(parser, options, report, arguments):
 
 
 def _forecast(options, command):
-    """Forecast the levels and print the forecast; return None, and say why, where that is not possible."""
+    """Forecast the levels and print the forecast; if that is not possible, print why and return None."""
     wanted = argparse.Namespace(
         steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
     )
@@ -119,7 +119,7 @@ def _forecast(options, command):
 
 
 def _first_difference(parser, options, report, planned):
-    """Compare one step, print and write what was found, and return the exit code: 0 where nothing is claimed."""
+    """Compare one step, print and write the result, and return the exit code: 0 if no difference is reported."""
     progress = make_progress(steps=options.steps, runs=2)
     try:
         interrupted = _interruptible(compare_step, options, report, planned, progress)

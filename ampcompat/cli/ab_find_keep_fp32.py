@@ -10,10 +10,10 @@ from ..abtest.running.subprocess_supervisor import SubprocessRun
 
 
 def find(report, level, run_candidate):
-    """Search the layers, and return what to print: one sentence. After Ctrl-C what was found so far is printed.
+    """Search for the layers, and return the sentence to print. After Ctrl-C, this is what was found so far.
 
     Args:
-        report: has the baseline with its control, and the level with the errors of its layers.
+        report: contains the baseline with its control, and the level with the errors of its layers.
         run_candidate: a function: names of layers -> the ``Run`` of the level with these in float32.
     """
     if judge(report)[level].kind == ACCEPTED:
@@ -38,7 +38,7 @@ def find(report, level, run_candidate):
         print(_found_so_far(level, names, len(tried), min(accepted, key=len, default=None)))
         raise
     if found is None:
-        sentence = "{} is not accepted with all of its {} layers in float32 either: {}: {}."
+        sentence = "{} is not accepted even with all of its {} layers in float32: {}: {}."
         return sentence.format(level, len(names), tried[-1].kind, tried[-1].text)
     sentence = "{} is accepted with {} ({} of {} layers; {} runs)."
     return sentence.format(level, keep_fp32_search.argument(found), len(found), len(names), len(tried))

@@ -1,6 +1,6 @@
 """``ab --first-difference ROW``: one step of the baseline and of a level or variant, operation by operation.
 
-Each of the two runs in a process of its own, up to the step that is compared: the last of ``--steps``, or the second.
+Each of the two runs in its own process, up to the step that is compared: the last of ``--steps``, or the second.
 """
 
 import json
@@ -17,7 +17,8 @@ from .run_command import UNCOMPILED
 #: The module that observes the step in the script's process (see ``RunOptions``), and the variable with its task.
 WATCH, VARIABLE = "ampcompat.tools.first_difference.observed_step", "AMPCOMPAT_FIRST_DIFFERENCE"
 
-#: The step that is compared without ``--steps``, from 1: weights have been updated, and optimizers have a state.
+#: The step that is compared without ``--steps``, counted from 1: weights have been updated, and optimizers have a
+#: state.
 STEP = 2
 
 #: Bytes of tensors that each process keeps in the temporary folder.
@@ -62,7 +63,7 @@ def _source(line):
 
 
 def _record(options, planned, compared, role, folder, step, progress, report):
-    """Run the script up to the step, and return what its observer has found."""
+    """Run the script up to the step, and return the result of its observer."""
     task = {"role": role, "folder": folder, "step": step, "level": compared.opt_level, "limit": LIMIT}
     task["initialize"] = compared.options.get("initialize") or {}
     quiet = {"watch": WATCH, "losses_by_line": True, "diagnose": False, "memory": False, "layers": False}

@@ -1,4 +1,4 @@
-"""``ab --live``: the page of the report on 127.0.0.1 while runs go on, by the standard library's HTTP server."""
+"""``ab --live``: serve the page of the report on 127.0.0.1 during the runs, with the standard library's HTTP server."""
 
 import copy
 import sys
@@ -10,16 +10,16 @@ from ..abtest.recording.event_log import apply_event
 from ..abtest.report.html import to_html
 from ..abtest.report_data import Report, Run
 
-#: How many seconds the last page may take to be fetched by a browser that has asked within as many.
+#: How many seconds a browser that requested the page within as many seconds gets to fetch the last page.
 LAST_FETCH = 5.0
 
 
 class LivePage:
-    """The report so far. It stands in for the object that shows progress, and passes everything on to it.
+    """The report so far. It replaces the object that shows progress, and forwards everything to it.
 
     Args:
         progress: the object that shows progress.
-        report: the ``Report``, with the runs that it has already.
+        report: the ``Report`` with the runs that it already has.
         planned: the ``PlannedRun`` objects of the whole series.
     """
 
@@ -37,7 +37,7 @@ class LivePage:
                 self._runs[each.label][2] = copy.deepcopy(known[each.repeat])
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.seen = -LAST_FETCH  # when a browser has asked last
+        self._server.seen = -LAST_FETCH  # when a browser last requested the page
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def __getattr__(self, name):
@@ -52,7 +52,7 @@ class LivePage:
         return f"http://127.0.0.1:{self._server.server_port}/"
 
     def begin(self, label):
-        """Note that a run begins; short runs for times, which come after it, are not shown."""
+        """Note that a run begins; short timing runs, which come later, are not shown."""
         self._progress.begin(label)
         with self._lock:
             if label in self._runs and label not in self._ended:
@@ -70,7 +70,7 @@ class LivePage:
                 self.version += 1
 
     def end(self, label, run):
-        """Take over a run that has ended."""
+        """Add a run that has ended."""
         self._progress.end(label, run)
         if label in self._runs:
             with self._lock:
@@ -92,7 +92,7 @@ class LivePage:
             return to_html(report, live=self.version), False
 
     def close(self):
-        """Show the whole report to a browser that looks at the page, and end the server."""
+        """Show the whole report to a browser that has the page open, and stop the server."""
         with self._lock:
             self._is_last = True
             self.version += 1
@@ -134,7 +134,7 @@ def _handler(live):
 
 
 def follow(progress, report, planned):
-    """Return a ``LivePage`` in place of an object that shows progress, and print its address."""
+    """Return a ``LivePage`` that replaces the object that shows progress, and print its address."""
     live = LivePage(progress, report, planned)
     print(f"the report so far: {live.address}", file=sys.stderr, flush=True)
     return live

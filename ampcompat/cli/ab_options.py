@@ -1,4 +1,4 @@
-"""The options of ``ab``: what they are, which of them exclude each other, and what is checked before anything runs."""
+"""The options of ``ab``, which of them exclude each other, and the checks before anything runs."""
 
 import argparse
 import os
@@ -28,12 +28,12 @@ EXCLUSIONS = (
         "resume json html png markdown latex csv tensorboard find_keep_fp32",
         "it runs nothing, so there is nothing to write yet: `ampcompat report DIR` does that afterwards",
     ),
-    ("find_keep_fp32", "control", "it needs the variation between the baseline's seeds"),
-    ("find_keep_fp32", "variants against", "it searches the layers of one level"),
+    ("find_keep_fp32", "control", "it requires the variation between the baseline's seeds"),
+    ("find_keep_fp32", "variants against", "it searches for the layers of one level"),
     (
         "first_difference",
         "plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher",
-        "it compares one step, and trains nothing",
+        "it compares one step and does not train",
     ),
 )
 
@@ -43,13 +43,13 @@ def new_parser():
     parser = CommandParser(
         prog="ampcompat ab",
         usage=SCRIPT_USAGE,
-        description="Run an unchanged script once per opt level and compare the levels. What follows SCRIPT or MODULE "
-        "are its arguments.",
+        description="Run an unchanged script once per opt level and compare the levels. Arguments after SCRIPT or "
+        "MODULE are passed to it.",
     )
     add = parser.add_argument
     _add_row_options(add)
     add("--steps", type=whole_number(1), metavar="N", help="end each run after N optimizer steps")
-    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with other seeds")
+    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with a different seed")
     control = "do not train the baseline with a second seed: faster, but no level is judged"
     add("--no-control", dest="control", action="store_false", help=control)
     add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
@@ -58,10 +58,10 @@ def new_parser():
     _add_output_options(add)
     target_option.add_option(parser)
     fail_on_options.add_options(parser)
-    told = "first forecast which levels will work, from 50 steps in float32, and say in the end whether that was right"
+    told = "first forecast which levels will work, from 50 steps in float32, and say at the end whether that was right"
     add("--forecast", action="store_true", help=told)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
-    search = "search the layers that must stay float32 for this level to be accepted; trains several times"
+    search = "search for the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
     add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
@@ -73,8 +73,8 @@ def new_parser():
     add("--no-diagnose", dest="diagnose", action="store_false", help="do not explain skipped steps, for exact times")
     add("--no-memory", dest="memory", action="store_false", help="do not measure memory")
     add("--verbose", action="store_true", help="print the script's output")
-    add("--backend", choices=BACKENDS, metavar="NAME", help="what casts: auto, native or patched")
-    add("--dtypes", type=parse_dtypes, metavar="LOW,HIGH", help="replace the dtypes, such as by float32,float64")
+    add("--backend", choices=BACKENDS, metavar="NAME", help="cast backend: auto, native or patched")
+    add("--dtypes", type=parse_dtypes, metavar="LOW,HIGH", help="replace the dtypes, for example by float32,float64")
     device_option.add_option(parser)
     add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
@@ -85,16 +85,16 @@ def _add_process_options(add):
     add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
     gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, and as many run at once"
     add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
-    timing = "steps of a short run of each level, for its speed; 0: times are those of the long runs; default: 20"
+    timing = "steps of each level's short run, which measures its speed; 0: use the times of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
-    rounds = "rounds in which all levels take turns with a short run; more give narrower intervals; default: 3"
+    rounds = "rounds in which all levels take turns in a short run; more rounds give narrower intervals; default: 3"
     add("--timing-rounds", type=whole_number(1), default=3, metavar="N", help=rounds)
 
 
 def _numbers(text):
     found = text.split(",")
     if len(set(found)) < len(found) or not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of different GPUs, such as 0,1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct GPUs, such as 0,1")
     return found
 
 
@@ -102,12 +102,12 @@ def _add_row_options(add):
     levels = "default: O0,O1,O2,O3; with --variant none"
     add("--levels", type=_levels, metavar="O0,O1,…", help=levels)
     baseline = (
-        "a level or variant to compare the others with, or none: the script unchanged; default: O0 of a script that "
+        "a level or variant to compare the others with, or none: the unchanged script; default: O0 for a script that "
         "calls amp.initialize, else none"
     )
     add("--baseline", metavar="NAME", help=baseline)
     variant = (
-        "a row of its own, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
+        "an additional row, with options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or "
         "script=FILE"
     )
     add("--variant", dest="variants", action="append", type=parse_variant, metavar="'NAME: OPTIONS'", help=variant)
@@ -118,13 +118,13 @@ def _add_row_options(add):
 def _add_output_options(add):
     add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
     add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
-    add("--live", action="store_true", help="serve the page on 127.0.0.1 while runs go on; it grows with them")
+    add("--live", action="store_true", help="serve the page on 127.0.0.1 during the runs; it grows with them")
     add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
     add("--markdown", type=_writable_file, metavar="FILE", help="write the table for a pull request")
     add("--latex", type=_writable_file, metavar="FILE", help="write the table for a paper")
-    resume = "as --json; runs that the file has already are kept, and the others are run"
+    resume = "like --json; runs that the file already has are kept, and the others are run"
     add("--resume", type=_writable_file, metavar="FILE", help=resume)
-    planned = "run nothing: write a command for each run into DIR/commands.txt; then `ampcompat report DIR`"
+    planned = "run nothing: write a command for each run to DIR/commands.txt; then `ampcompat report DIR`"
     add("--plan", metavar="DIR", help=planned)
     add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
@@ -133,7 +133,7 @@ def _add_output_options(add):
 def _levels(text):
     found = [parse_level(level) for level in text.split(",")]
     if len(set(found)) < len(found):
-        raise argparse.ArgumentTypeError(f"{text!r} names a level twice")
+        raise argparse.ArgumentTypeError(f"{text!r} contains a level twice")
     return found
 
 
@@ -172,16 +172,16 @@ def checked_command(parser, options):
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
     except (ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
-    if not any("python" in row for row in options.rows.values()):  # which may know other syntax
+    if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
-        parser.error(f"{PLACEHOLDER} in the script's arguments needs a process per run: leave out --in-process")
+        parser.error(f"{PLACEHOLDER} in the script's arguments needs one process per run: leave out --in-process")
     device_option.check_option(parser, options.device)
     return command
 
 
 def _uses_amp(command):
-    """Return whether the script may call ``amp.initialize``; for a program that is no Python file this is assumed."""
+    """Return whether the script may call ``amp.initialize``; True for a program that is not a Python file."""
     path = script_file(command, os.getcwd())
     return not path.endswith(".py") or uses_amp(path)
 
@@ -200,7 +200,7 @@ def _check_syntax(parser, path):
 
 
 def _choose_compared(parser, options):
-    """Choose the row that ``--first-difference`` compares with the baseline."""
+    """Determine the row that ``--first-difference`` compares with the baseline."""
     name = options.first_difference
     variants = [each for each, _ in ([options.against] if options.against else []) + (options.variants or [])]
     if name not in variants:
@@ -210,7 +210,7 @@ def _choose_compared(parser, options):
             names = ", nor a variant: {}".format(", ".join(variants)) if variants else ""
             parser.error(f"--first-difference: {error}{names}")
     if name == options.baseline or (name == "O0" and options.baseline is None):
-        parser.error(f"--first-difference {name}: {name} is the baseline; name what to compare with it")
+        parser.error(f"--first-difference {name}: {name} is the baseline; give the row to compare with it")
     options.control = False
 
 

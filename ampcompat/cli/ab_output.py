@@ -1,4 +1,4 @@
-"""What ``ab`` prints and writes when its runs have ended."""
+"""Prints and writes the results of ``ab`` when its runs have ended."""
 
 import os
 import shlex
@@ -30,7 +30,7 @@ def print_report(options, report, outputs):
         if text and report.run_of(level, repeat).status == "failed":
             failed.setdefault(text, {})[level] = True
     for text, levels in failed.items():
-        print("--- the end of what the script printed at {} ---\n{}\n".format(", ".join(levels), text))
+        print("--- the end of the script's output at {} ---\n{}\n".format(", ".join(levels), text))
     width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
     print(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
@@ -43,10 +43,10 @@ def print_report(options, report, outputs):
 
 
 def _nothing_to_record(options, width):
-    """Return what to do about a series in which there was nothing to record."""
+    """Return a hint for a series in which there was nothing to record."""
     path = script_file(options.command, os.getcwd())
     found = conditional_calls_in(path) if path.endswith(".py") else []
-    told = ["{} calls amp.initialize in line {} under a condition only: {}.".format(*each) for each in _places(found)]
+    told = ["{} calls amp.initialize only under a condition, in line {}: {}.".format(*each) for each in _places(found)]
     if told:
         told.append("Give the script the option that makes it true.")
     told.append("The other levels were not run: all of them are the same training. Scripts without amp are compared by")
@@ -68,13 +68,13 @@ def _shared_files(report, ended):
 
 
 def print_search(report, options, planned, progress):
-    """Search the layers that must stay float32, and print them."""
+    """Search for the layers that must stay float32, and print them."""
     print()
     print(find_in_processes(report, options, planned, progress))
 
 
 def write_files(options, report):
-    """Write the files that the command line asks for, and yield their names."""
+    """Write the files that the command line requests, and yield their names."""
     for path, write in (
         (options.json, report.save),
         (options.html, lambda path: write_atomically(path, to_html(report))),
@@ -90,7 +90,7 @@ def write_files(options, report):
 
 
 def advice_without_cuda(options, report, arguments):
-    """Return how to run on the CPU a script that failed for lack of CUDA on a machine without it, or None."""
+    """Return how to run on the CPU a script that failed because the machine has no CUDA, or None."""
     if options.device is not None:
         return None
     lines = [missing_cuda.advice_after(run.traceback, "ab", arguments) for run in report.runs.values()]
@@ -103,7 +103,7 @@ def advice_without_cuda(options, report, arguments):
 
 
 def how_to_resume(options, arguments):
-    """Return what to say after Ctrl-C of the command that goes on with the file that was written."""
+    """Return the message after Ctrl-C that gives the command which continues with the written file."""
     if options.json is None:
         return ""
     if options.in_process:

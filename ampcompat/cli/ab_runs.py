@@ -1,4 +1,4 @@
-"""The runs of ``ab``: which there are, which a file has already, and how they are done."""
+"""The runs of ``ab``: which are planned, which a file already has, and how they are done."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from ..abtest.running.executors import Recorded, add_recorded, run_all
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from . import machine_shares
 
-#: How a run ends that is not done again.
+#: The statuses of runs that are not done again.
 FINISHED = ("ok", "stopped")
 
 
@@ -33,7 +33,7 @@ def plan_series(options, command):
 def _planned(options, command, level, repeat):
     changes = dict(options.rows[level])
     script = changes.pop("script", None)
-    # What amp prints is in the report; of a script that fails, its own output and traceback are shown.
+    # The report has what amp prints; if a script fails, its own output and traceback are shown.
     run_options = {"verbosity": None if options.verbose else 0}
     run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory", "layers")})
     run_options.update(changes.pop("options", {}))
@@ -55,10 +55,10 @@ def _planned(options, command, level, repeat):
 
 
 def begin_or_resume(options, command, planned):
-    """Return the report to add to, and the planned runs that it lacks.
+    """Return the report to add to, and the planned runs that it does not have yet.
 
     Raises:
-        AmpError: the file of ``--resume`` cannot be read, or has other runs than this command.
+        AmpError: the file of ``--resume`` cannot be read, or has runs that differ from those of this command.
     """
     environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
     commit = _commit(os.path.dirname(os.path.abspath(command[0])) if command[0] != "-m" else os.getcwd())
@@ -79,7 +79,7 @@ def begin_or_resume(options, command, planned):
 
 
 def _commit(folder):
-    """Return git's commit of a folder, with "-dirty" where files differ from it; None without git."""
+    """Return the git commit of a folder, with "-dirty" if files differ from it; None without git."""
     command = ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10)
@@ -100,7 +100,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was recorded is in the report.
-        AmpError: torch or the device are others than those of the runs that the report has already.
+        AmpError: torch or the device differ from those of the runs that the report already has.
     """
     runner = _Runner(options, report, progress)
     by_side = options.jobs > 1
@@ -125,7 +125,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
 
 
 def count_short_runs(options, report):
-    """Return how many short runs there will be, if no long one fails."""
+    """Return the number of short runs if no long run fails."""
     rows = [report.runs.get(row) for row in options.rows]
     if options.in_process or not options.timing_steps or len(rows) < 2:
         return 0
@@ -134,17 +134,17 @@ def count_short_runs(options, report):
 
 
 def _time_in_turn(options, report, progress, runner):
-    """Do short runs of all rows in turn, in rounds, one at a time. A round that a row lacks is done by all again."""
+    """Do short runs of all rows in turn, in rounds, one at a time. A round that one row does not have is repeated."""
     planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
     runs = [report.runs[each.level] for each in planned]
-    if len(runs) < 2:  # there is no ratio of times
+    if len(runs) < 2:  # there is nothing to compare
         return
     done = min(len(run.timings or []) for run in runs)
     rounds = range(done, options.timing_rounds)
     if not rounds:
         return
     for run in runs:
-        run.timings = (run.timings or [])[:done] or None  # None: before the first round the long runs' times count
+        run.timings = (run.timings or [])[:done] or None  # None: before the first round, the long runs' times are used
     steps = min(options.timing_steps, options.steps or options.timing_steps)
     progress.runs = progress.begun + len(rounds) * len(planned)
 
@@ -165,7 +165,7 @@ def _short(planned, steps):
 
 
 class _Runner:
-    """Does runs in child processes; ``children`` has each ``(PlannedRun, SubprocessRun)`` that was begun."""
+    """Does runs in child processes; ``children`` has each ``(PlannedRun, SubprocessRun)`` that was started."""
 
     def __init__(self, options, report, progress):
         self.children = []
@@ -221,7 +221,7 @@ def _end_all(pool, children):
 
 
 def _check_versions(known, planned, identity, source):
-    """Raise if a run has another torch or device than runs of the same interpreter that were done before."""
+    """Raise if a run has a different torch or device than earlier runs of the same interpreter."""
     for other in known:
         if all(other.get(name) == identity[name] for name in ("interpreter", "environment", "launcher")):
             found = {name: identity[name] for name in ("torch", "device") if name in identity}
@@ -263,6 +263,6 @@ def run_in_process(options, planned, report, progress, outputs):
 
 
 def write_json(options, report):
-    """Write the report where ``--json`` or ``--resume`` names a file."""
+    """Write the report if ``--json`` or ``--resume`` gives a file."""
     if options.json is not None:
         report.save(options.json)

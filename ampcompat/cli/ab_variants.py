@@ -1,4 +1,4 @@
-"""``ab --variant "NAME: OPTIONS"``: what a row of the report changes, besides or instead of the opt level."""
+"""``ab --variant "NAME: OPTIONS"``: what a row of the report changes, in addition to or instead of the opt level."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ def _names(text):
     return text.split(",")
 
 
-#: Keywords of ``amp.initialize`` and what their values are; a test compares the names with its signature.
+#: Keywords of ``amp.initialize`` and the types of their values; a test compares the names with its signature.
 INITIALIZE = {
     "cast_model_type": _dtype,
     "cast_model_outputs": _dtype,
@@ -126,13 +126,14 @@ def parse_against(path):
 
 
 def choose_rows(levels, variants, baseline, command=None, uses_amp=True):
-    """Return ``(rows, baseline)``: what each row changes, by name, the baseline's among them.
+    """Return ``(rows, baseline)``: what each row changes, by name, including the baseline's row.
 
-    Where other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name. The
-    levels of a script without ``amp`` (``uses_amp``) are compared with the script unchanged, also named "none".
+    If other scripts are compared with the ``command``, ``[script, …]``, its own row has the script's name. The levels
+    of a script without ``amp`` (``uses_amp``) are compared with the unchanged script, also called "none".
 
     Raises:
-        ValueError, argparse.ArgumentTypeError: two rows have one name, or the baseline is neither a row nor a level.
+        ValueError, argparse.ArgumentTypeError: two rows have the same name, or the baseline is neither a row nor a
+        level.
     """
     levels = ([] if variants else ["O0", "O1", "O2", "O3"]) if levels is None else levels
     baseline = UNCHANGED if baseline == "none" else baseline or ("O0" if levels and uses_amp else UNCHANGED)

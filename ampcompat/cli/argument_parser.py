@@ -29,7 +29,7 @@ class CommandParser(argparse.ArgumentParser):
         return action
 
     def parse_args(self, args=None, namespace=None):
-        """Parse as ``ArgumentParser`` does; the error of an unknown option names one that is spelled alike."""
+        """Parse as ``ArgumentParser`` does; the error for an unknown option suggests one with a similar name."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             alike = difflib.get_close_matches(unknown[0].partition("=")[0], self._names, 1)
@@ -42,10 +42,10 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
 
     def check_exclusions(self, options, exclusions):
-        """Exit with one line if options were given that exclude each other.
+        """Exit with one line if mutually exclusive options were given.
 
         Args:
-            options: the parsed options; an option with another value than its default was given.
+            options: the parsed options; an option counts as given if its value is not the default.
             exclusions: (an option, others that it excludes, separated by spaces, why), by their names in ``options``.
         """
         given = {name for name in self._option_of if getattr(options, name, None) != self.get_default(name)}

@@ -1,4 +1,4 @@
-"""``check``: says whether a code base written for Apex runs unchanged, without importing it and without torch."""
+"""``check``: report whether a code base written for Apex runs unchanged, without importing it and without torch."""
 
 import json
 import os
@@ -15,10 +15,10 @@ _INTERVAL = 0.1
 
 
 def check(arguments):
-    """Print a report on the files below the paths; return 0 if they run unchanged, else 1."""
+    """Print a report on the files below the paths; return 0 if they run unchanged, otherwise 1."""
     parser = CommandParser(
         prog="ampcompat check",
-        description="Does a code base written for Apex run unchanged? Exit code 0: yes, and nothing to look at; "
+        description="Does a code base written for Apex run unchanged? Exit code 0: yes, and nothing was found; "
         "1: errors or warnings; 2: wrong arguments.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder; nothing in it is run or imported")
@@ -45,7 +45,7 @@ def check(arguments):
 
 
 def _progress(stream):
-    """Return a function that redraws one line with a bar; None where the stream is not a terminal."""
+    """Return a function that redraws one line with a bar; None if the stream is not a terminal."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None
     shown = [0.0]

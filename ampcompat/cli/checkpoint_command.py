@@ -1,4 +1,4 @@
-"""``checkpoint``: says what a checkpoint file holds, and converts it."""
+"""``checkpoint``: describe the contents of a checkpoint file, and convert it."""
 
 import os
 
@@ -8,9 +8,9 @@ from .argument_parser import CommandParser
 
 
 def checkpoint(arguments):
-    """Describe a file; with ``--to`` write it in another layout and describe that one too."""
+    """Describe a file; with ``--to``, write it in another layout and describe that one too."""
     parser = CommandParser(
-        prog="ampcompat checkpoint", description="What does a checkpoint hold? Files cannot run code."
+        prog="ampcompat checkpoint", description="Describe the contents of a checkpoint. Reading it cannot run code."
     )
     parser.add_argument("file", metavar="FILE", help="a file of torch.save")
     parser.add_argument(
@@ -21,7 +21,7 @@ def checkpoint(arguments):
     if (options.to is None) != (options.output is None):
         parser.error("--to and -o belong together: --to {} -o FILE".format("|".join(LAYOUTS)))
     if options.output and os.path.realpath(options.output) == os.path.realpath(options.file):
-        parser.error("-o names the checkpoint file itself; give another name")
+        parser.error("-o is the checkpoint file itself; give another name")
     try:
         content = read(options.file)
         print("\n".join(Contents(content).lines()))

@@ -1,6 +1,6 @@
-"""``estimate``: predicts the memory of a script's training step, by running one on fake tensors.
+"""``estimate``: predict the memory of a script's training step by running one on fake tensors.
 
-Each prediction is a process of its own. This process does not import torch.
+Each prediction runs in its own process. This process does not import torch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import parse_level, script_command
 
-#: What stands for the batch size in the script's arguments.
+#: The placeholder for the batch size in the script's arguments.
 PLACEHOLDER = "{batch}"
 
 #: What the child process runs.
@@ -42,11 +42,11 @@ def estimate(arguments):
     has_place = any(PLACEHOLDER in each for each in command)
     if options.batch_sizes and not has_place:
         parser.error(
-            f"--batch-sizes needs the place of the batch size in the script's arguments: write {PLACEHOLDER} there, as "
+            f"--batch-sizes requires the batch size in the script's arguments: write {PLACEHOLDER} in its place, as "
             f"in train.py --batch-size {PLACEHOLDER}"
         )
     if has_place and not (options.batch_sizes or options.memory):
-        parser.error(f"{PLACEHOLDER} stands for a batch size: say which by --batch-sizes or --memory")
+        parser.error(f"{PLACEHOLDER} stands for a batch size: give --batch-sizes or --memory")
     try:
         if has_place:
             print(_table(options, command))
@@ -75,8 +75,8 @@ def _parser():
     parser.add_argument("--opt-level", type=_levels, metavar="LEVELS", help=levels)
     sizes = f"such as 8,16,32: a table; {PLACEHOLDER} in the script's arguments stands for one"
     parser.add_argument("--batch-sizes", type=_batch_sizes, default=[], metavar="SIZES", help=sizes)
-    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="such as 16GiB: does it fit? which batch does?")
-    device = "whose memory: cuda (default); cpu, with what emulated half takes on this one"
+    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="such as 16GiB: what batch size fits?")
+    device = "the device to predict for: cuda (default), or cpu, including the memory of emulated half on this one"
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=device)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
@@ -131,7 +131,7 @@ def _print_one(found, options):
 
 
 def predicted(command, level, counted_as):
-    """Return what the child process has found, a dict.
+    """Return the result of the child process, a dict.
 
     Raises:
         ScriptFailed: there is no prediction.

@@ -1,4 +1,4 @@
-"""The options ``--tolerance`` and ``--fail-on`` of ``ab`` and ``report``: what a pipeline asks, and its exit code."""
+"""The options ``--tolerance`` and ``--fail-on`` of ``ab`` and ``report``: checks for a pipeline, with an exit code."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from ..abtest.judging.verdict import REJECTED
 from ..abtest.row_names import name_of
 from ..errors import AmpValueError
 
-#: The exit code where a row has one of the results of ``--fail-on``.
+#: The exit code if a row has one of the results of ``--fail-on``.
 FAILED_ON = 3
 
 #: name -> whether a row has the result, by its ``LevelSummary`` and ``Equivalence``, or None.
@@ -29,7 +29,7 @@ def add_options(parser):
 
 
 def check(parser, options, known=()):
-    """Exit with one line if ``--fail-on`` needs a tolerance that was not given, nor is in the ``known`` reports."""
+    """Exit with one line if ``--fail-on`` needs a tolerance that was not given and is not in the ``known`` reports."""
     needs = [name for name in options.fail_on if name in ("refuted", "not-shown")]
     has = options.tolerance is not None or (known and all("tolerance" in each.environment for each in known))
     if needs and not has:
@@ -40,7 +40,7 @@ def exit_code(program, options, report, rows):
     """Return ``FAILED_ON`` if a row has a result of ``--fail-on``, and print which; otherwise 0.
 
     Args:
-        program: what begins the line on stderr.
+        program: the beginning of the line on stderr.
         rows: what ``summarize(report)`` returned.
     """
     told = []

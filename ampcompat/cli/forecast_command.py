@@ -1,6 +1,6 @@
-"""``forecast``: says from one float32 run which levels will work, and which layers must stay float32.
+"""``forecast``: predict from one float32 run which levels will work, and which layers must stay float32.
 
-The script runs in a process of its own, at O0. This process does not import torch.
+The script runs in its own process, at O0. This process does not import torch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from .run_progress import make_progress
 
 FAILED = 1
 
-#: Optimizer steps that are observed without ``--steps``.
+#: The number of optimizer steps that are observed without ``--steps``.
 STEPS = 50
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
@@ -47,7 +47,7 @@ def forecast(arguments):
     print_forecast(found, command, options.details)
     try:
         write_files(found, options, command)
-    except (AmpError, OSError) as error:  # the forecast is printed by now
+    except (AmpError, OSError) as error:  # the forecast has been printed
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return FAILED
     return 0
@@ -57,8 +57,8 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat forecast",
         usage=SCRIPT_USAGE,
-        description="Run an unchanged script for some steps in float32, and say which opt levels will work, and with "
-        "which layers in float32. What follows SCRIPT or MODULE are its arguments.",
+        description="Run an unchanged script for some steps in float32, and predict which opt levels will work, and "
+        "with which layers in float32. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add = parser.add_argument
     add("--steps", type=whole_number(2), default=STEPS, metavar="N", help="optimizer steps to observe; default: 50")
@@ -117,7 +117,7 @@ def run_forecast(options, command, progress):
     if found and isinstance(found[0], dict):
         return found[0]
     told = None if child.run.error in NOTHING_TO_RECORD else child.run.error
-    raise AmpError("\n".join(filter(None, [child.output.strip(), told or (found or ["it made no step"])[0]])))
+    raise AmpError("\n".join(filter(None, [child.output.strip(), told or (found or ["it did not make a step"])[0]])))
 
 
 def print_forecast(found, command, details):
@@ -129,7 +129,7 @@ def print_forecast(found, command, details):
 
 
 def agreement(found, report):
-    """Return in which levels the verdicts of a report agree with a forecast, as one sentence."""
+    """Return at which levels the verdicts of a report agree with a forecast, as one sentence."""
     verdicts = {level: verdict.kind for level, verdict in judge(report).items() if level in found["levels"]}
     judged = [level for level, kind in verdicts.items() if kind in (ACCEPTED, REJECTED)]
     works = {level: found["levels"][level]["prediction"] == "works" for level in judged}
@@ -139,7 +139,7 @@ def agreement(found, report):
 
 
 def write_files(found, options, command):
-    """Write the files that the command line asks for."""
+    """Write the files that the command line requests."""
     if options.json is not None:
         write_atomically(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
     if options.html is not None:

@@ -1,6 +1,6 @@
 """``info``: what the installed torch supports, which cast backend O1 and O4 use with it, and why.
 
-The backend is chosen as ``initialize`` would choose it, for each pair of dtypes. Nothing is changed.
+For each pair of dtypes, the backend is the one that ``initialize`` would choose. Nothing is changed.
 """
 
 import platform
@@ -18,7 +18,7 @@ from ..opt_levels import OPT_LEVELS
 from ..support.torch_compat import features, private_api, tested_releases
 from .argument_parser import CommandParser
 
-#: What each rule of the op table does.
+#: The effect of each rule of the op table.
 RULES = {
     expansion.HALF: "inputs are cast to float16 (O1) or bfloat16 (O4)",
     expansion.FLOAT: "inputs are cast to float32",
@@ -75,7 +75,7 @@ def _feature_lines():
 
 
 def _support_lines():
-    """Describe whether this torch version is tested, and which expected private names it lacks."""
+    """Describe whether this torch version is tested, and which expected private names are missing."""
     rows, untested = private_api.gone(), tested_releases.untested()
     lines = [_line("tested", untested or "yes")]
     if untested:
@@ -95,7 +95,7 @@ def _readable(value):
 
 
 def _backend_lines(backend):
-    """Describe for each level with function casts which backend it gets, why, and why not the others."""
+    """Describe which backend each level with casts gets, why, and why not the others."""
     lines = []
     for level in (row for row in OPT_LEVELS.values() if row.patch_torch_functions):
         label = f"{level.opt_level} ({_readable((level.dtypes.low,))})"
@@ -110,7 +110,7 @@ def _backend_lines(backend):
 
 
 def _table():
-    """Yield the lines of the op table: what the rules do, then each function of the installed torch that has one."""
+    """Yield the lines of the op table: the rules, then each function of the installed torch that has one."""
     yield ""
     for rule, meaning in RULES.items():
         yield f"{rule:14} : {meaning}"

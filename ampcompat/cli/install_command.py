@@ -13,15 +13,15 @@ from .argument_parser import CommandParser
 
 FILE = "ampcompat-apex.pth"
 
-#: A path in a ``.pth`` is *appended* to ``sys.path``, but an ``import`` statement is executed, which can insert this in
-#: front. ``site`` executes it every time that it reads the folder, in a virtual environment twice.
+#: A path in a ``.pth`` is *appended* to ``sys.path``, but an ``import`` statement is executed and can insert the path
+#: at the front. ``site`` executes it every time it reads the folder, which is twice in a virtual environment.
 LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
 
 
 def install(arguments):
     """Write the ``.pth``; an error if NVIDIA Apex with ``amp`` is installed."""
     parser = _parser(
-        "install", "Make `import apex` import ampcompat in every script of this Python environment, by one .pth file."
+        "install", "Make `import apex` import ampcompat in every script of this Python environment (one .pth file)."
     )
     parser.parse_args(arguments)
     other = nvidia_apex.other_apex(_site_folders())
@@ -60,7 +60,7 @@ def _path():
 
 
 def _site_folders():
-    """Return the folders in which packages are installed, as this interpreter searches them."""
-    # The first entry is where the command was started; an `apex` folder there is not installed.
+    """Return the folders of installed packages in the order in which this interpreter searches them."""
+    # The first entry is the folder in which the command was started; an `apex` there is not installed.
     folders = [folder for folder in sys.path[1:] if folder]
     return folders + [site.getusersitepackages()] if site.ENABLE_USER_SITE else folders

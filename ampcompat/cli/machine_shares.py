@@ -5,7 +5,7 @@ import socket
 import threading
 from typing import Dict, List, NamedTuple
 
-#: How many threads torch and BLAS libraries start. Where the user sets one of them, it stays.
+#: Variables for the number of threads of torch and BLAS libraries. Those that the user sets are kept.
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 _of_thread = threading.local()
@@ -19,7 +19,7 @@ class Share(NamedTuple):
 
 
 def share_out(jobs, gpus):
-    """Return a ``Share`` for each of ``jobs`` runs at a time; ``gpus`` are as many, or none."""
+    """Return a ``Share`` for each of ``jobs`` concurrent runs; ``gpus`` has as many entries, or none."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     shares = []
     for index in range(jobs):
@@ -31,18 +31,18 @@ def share_out(jobs, gpus):
 
 
 def take(shares):
-    """Give the last of ``shares`` to this thread: the processes that it starts run on these cores."""
+    """Assign the last of ``shares`` to this thread: the processes that it starts run on these cores."""
     _of_thread.share = shares.pop()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, _of_thread.share.cores)
 
 
 def variables(has_launcher):
-    """Return the environment variables of this thread's share; for a launcher also a free port of its own."""
+    """Return the environment variables of this thread's share, for a launcher with a free port of its own."""
     if not has_launcher:
         return _of_thread.share.variables
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    # PET_MASTER_PORT is what torchrun reads in place of --master_port.
+    # torchrun reads PET_MASTER_PORT in place of --master_port.
     return dict(_of_thread.share.variables, MASTER_PORT=port, PET_MASTER_PORT=port)

@@ -1,6 +1,6 @@
-"""``migrate``: rewrites a script for Apex into plain torch, or writes a level into one without Apex.
+"""``migrate``: rewrite a script for Apex to plain torch, or write a level into one without Apex.
 
-It prints a diff unless it is to write.
+It prints a diff unless it is asked to write.
 """
 
 import difflib
@@ -19,7 +19,7 @@ def migrate(arguments):
     """Print the diff, or write the file; return 1 if something is left to do by hand."""
     parser = CommandParser(
         prog="ampcompat migrate",
-        description="Rewrite a script for Apex into torch.autocast and GradScaler; with --to-level, write an opt level "
+        description="Rewrite a script for Apex to torch.autocast and GradScaler; with --to-level, write an opt level "
         "into a script without Apex. Exit code 0: all of it, or there is nothing to migrate; 1: something is left, "
         "marked with comments; 2: it cannot be rewritten.",
     )
@@ -76,7 +76,7 @@ def _unchanged(path, result):
         return 0
     _report(path, result)
     print(
-        f"nothing to rewrite automatically: {path} has only what an earlier run left; edit it and remove the comments"
+        f"nothing to rewrite automatically: {path} only has what an earlier run left; edit it and remove the comments"
     )
     return 1
 
@@ -90,7 +90,7 @@ def _report(path, result):
 
 
 def _comparison(options, result):
-    """Return the command that compares a new script with the old one, where nothing is left to do by hand."""
+    """Return the command that compares a new script with the old one, if nothing is left to do by hand."""
     if result.left or options.output is None:
         return ""
     paths = [shlex.quote(path) for path in (options.output, options.script)]

@@ -1,4 +1,4 @@
-"""``report``: shows the reports that ``ab --json`` wrote as tables, as an HTML page and as an image, without torch."""
+"""``report``: show reports of ``ab --json`` as tables, as an HTML page and as an image, without torch."""
 
 import functools
 import os
@@ -21,11 +21,11 @@ from .argument_parser import CommandParser
 
 
 def report(arguments):
-    """Print the tables of reports; on request write a page and an image of all of them."""
+    """Print the tables of reports; on request, write a page and an image of all of them."""
     parser = CommandParser(prog="ampcompat report", description="Show reports of `ampcompat ab --json`.")
-    parser.add_argument("files", nargs="+", metavar="REPORT", help="a JSON file, or a folder of `ab --plan`; several")
-    parser.add_argument("--merge", action="store_true", help="put reports of one series together")
-    parser.add_argument("--details", action="store_true", help="print all that is known of each level")
+    parser.add_argument("files", nargs="+", metavar="REPORT", help="JSON files, or folders of `ab --plan`")
+    parser.add_argument("--merge", action="store_true", help="merge reports of one series")
+    parser.add_argument("--details", action="store_true", help="print everything that is known about each level")
     parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
     parser.add_argument("--markdown", metavar="FILE", help="write the tables for a pull request")
@@ -39,7 +39,7 @@ def report(arguments):
         for _, each in reports:
             gate = {"target": options.target, "tolerance": options.tolerance}
             each.environment.update({name: value for name, value in gate.items() if value is not None})
-            advise(each)  # by what this version knows, though another may have written the file
+            advise(each)  # by the rules of this version, even if another wrote the file
         summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
         _print_differences(reports)
         _print(reports, summaries, options.details)
@@ -85,7 +85,7 @@ def _read(paths, merges):
 
 
 def _print_differences(reports):
-    """Print in which settings, versions and arguments several reports differ."""
+    """Print the settings, versions and arguments in which several reports differ."""
     rows = differing([each for _, each in reports])
     if len(reports) < 2:
         return

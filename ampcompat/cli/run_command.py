@@ -1,7 +1,7 @@
-"""``run``: runs a script in place of this process, with ampcompat's ``apex``.
+"""``run``: run a script in place of this process, with ampcompat's ``apex``.
 
 The process becomes ``python script.py`` (``exec``: same process id, for launchers and signals) with additional
-environment variables. So ``sys.argv``, ``__main__``, exit code, traceback and worker processes are the usual ones.
+environment variables. So ``sys.argv``, ``__main__``, the exit code, tracebacks and worker processes are as usual.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
-#: Variables that make torch.compile run the functions as they are: calls of compiled code cannot be observed.
+#: Variables that make torch.compile run functions uncompiled: calls in compiled code cannot be observed.
 UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
-#: The options that the script finds in environment variables (``process_state.command_line``).
+#: The options that the script's process reads from environment variables (``process_state.command_line``).
 OVERRIDES = (
     *("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders"),
     *("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard"),
@@ -57,8 +57,8 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
-        description="Run an unmodified script with ampcompat's apex; with --opt-level, one without Apex at that "
-        "level too. Arguments after SCRIPT or MODULE are passed to it.",
+        description="Run an unmodified script with ampcompat's apex; with --opt-level, also one without Apex, at that "
+        "level. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
     add_observing_options(parser)
@@ -68,7 +68,7 @@ def _parser():
 
 
 def add_training_options(parser):
-    """Add the options that change how a script trains."""
+    """Add the options that change the training of a script."""
     parser.add_argument(
         "--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5; overrides the opt_level of the script"
     )
@@ -105,7 +105,7 @@ def add_observing_options(parser):
         const=1,
         help="print at the end how often each function of torch ran in which dtype, and why",
     )
-    parser.add_argument("--op-stats-file", type=file_to_write, metavar="FILE.json", help="write the same as JSON")
+    parser.add_argument("--op-stats-file", type=file_to_write, metavar="FILE.json", help="write this table as JSON")
     parser.add_argument(
         "--stats-every",
         type=whole_number(1),
@@ -127,7 +127,7 @@ def _check_statistics(parser, options):
 
 
 def file_to_write(text):
-    """Return the absolute name of a file that can be written; otherwise raise an error for argparse."""
+    """Return the absolute path of a file that can be written; otherwise raise an error for argparse."""
     path = os.path.abspath(text)
     if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK):
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
@@ -177,7 +177,7 @@ def _checked_module(parser, command):
         parser.error("no module given after -m")
     _warn_of_other_apex(parser, os.getcwd())
     root = command[0].partition(".")[0]
-    first = [os.getcwd(), nvidia_apex.SITE]  # where `python -m` looks first, and where the new process finds apex
+    first = [os.getcwd(), nvidia_apex.SITE]  # where `python -m` searches first, and where the new process finds apex
     sys.path[:0] = first
     try:
         found = root and importlib.util.find_spec(root)
@@ -189,7 +189,7 @@ def _checked_module(parser, command):
 
 
 def _warn_of_other_apex(parser, folder):
-    """Warn if there is another ``apex`` next to the script, where Python looks first.
+    """Warn if there is another ``apex`` next to the script, where Python searches first.
 
     Also mention an installed ``apex`` that is not NVIDIA's.
     """
@@ -205,8 +205,8 @@ def _exec(command):
         stream.flush()
     if os.name != "nt":
         return os.execv(command[0], command)
-    # There exec starts a second process, and the caller would not wait for it. A console sends Ctrl-C to both: the
-    # script handles it, and this process waits for the script to end.
+    # On Windows, exec starts a second process, and the caller would not wait for it. A console sends Ctrl-C to both:
+    # the script handles it, and this process waits for the script to end.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return subprocess.call(command)

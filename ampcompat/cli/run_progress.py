@@ -1,4 +1,4 @@
-"""Shows the progress of runs: a bar for each run on a terminal, a line from time to time elsewhere.
+"""Show the progress of runs: a bar for each run on a terminal, otherwise a line from time to time.
 
 The number of steps is unknown until a run has ended, unless ``--steps`` is given. Until then the bar is empty.
 """
@@ -11,21 +11,21 @@ import time
 
 from ..abtest.report.number_format import duration, number, scale
 
-#: Seconds between two updates of a bar, and between two lines where there is no terminal.
+#: Seconds between two updates of a bar, and between two lines if there is no terminal.
 BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0
 
 GREEN, RED, RESET = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
 
 def make_progress(stream=None, steps=None, runs=1, kept=0):
-    """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, else a ``LineProgress``."""
+    """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, otherwise a ``LineProgress``."""
     stream = sys.stderr if stream is None else stream
     can_redraw = stream.isatty() and os.environ.get("TERM") != "dumb"
     return (BarProgress if can_redraw else LineProgress)(stream, steps, runs, kept)
 
 
 class Running:
-    """A run in progress: its label, last step, losses and scale, and when it was started and began to step."""
+    """A run in progress: its label, last step, losses and scale, and the times of its start and first step."""
 
     def __init__(self, label):
         self.label = label
@@ -48,13 +48,13 @@ class Running:
 
 
 class LineProgress:
-    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds before. Threads may call its methods.
+    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds until then. Thread-safe.
 
     Args:
         stream: where to write.
         steps: the number of steps of each run, or None.
         runs: the number of runs of the whole series.
-        kept: how many of them a resumed series has already.
+        kept: how many of them a resumed series already has.
     """
 
     interval = LINE_INTERVAL
@@ -77,7 +77,7 @@ class LineProgress:
             self._shown = time.monotonic()
 
     def update(self, label, event):
-        """Update a run with an event of the event log, or with None because time has passed."""
+        """Update a run with an event of the event log, or with None to note that time has passed."""
         with self._lock:
             if event is not None and "step" in event:
                 self.running[label].update(event)
@@ -129,12 +129,12 @@ class LineProgress:
         return f"{run.step}/{self.total}" if self.total else f"step {run.step}"
 
     def share(self):
-        """Return the share of the steps that are done, of all runs in progress."""
+        """Return the share of steps that are done, over all runs in progress."""
         steps = sum(run.step for run in self.running.values())
         return min(1.0, steps / self.total / len(self.running)) if self.total and self.running else 0.0
 
     def ending(self, run, seconds):
-        """Return a description of how a run ended. Where its loss ends is said in the report, where levels compare."""
+        """Return a description of how a run ended. Its final loss is in the report, where levels are compared."""
         steps = f"{len(run.step_seconds)} steps"
         if run.error and run.status != "interrupted":
             return f"{run.status} after {steps}: {run.error}"
@@ -143,7 +143,7 @@ class LineProgress:
         )
 
     def show(self):
-        """Write a line; one that a run is starting only once."""
+        """Write a line; the line that a run is starting is written only once."""
         if len(self.running) == 1:
             run = next(iter(self.running.values()))
             if not run.step and run.is_said_to_start:
@@ -171,7 +171,7 @@ class BarProgress(LineProgress):
         self._draw(self.heading(), self.status(), self.share(), None)
 
     def show_end(self, label, run, seconds):
-        """Draw the line of a run for the last time and leave it there."""
+        """Draw the line of a run for the last time and keep it."""
         share = min(1.0, len(run.step_seconds) / self.total) if self.total else 0.0
         self._draw(label, [self.ending(run, seconds)], share, RED if run.error else GREEN)
         self.stream.write("\n")
@@ -191,7 +191,7 @@ class BarProgress(LineProgress):
 
 
 def _join(parts, width):
-    """Return as many of the parts as fit; of the first one at least the beginning."""
+    """Return as many of the parts as fit, and at least the beginning of the first one."""
     text = parts[0]
     for part in parts[1:]:
         if len(text) + 2 + len(part) > width:

@@ -1,4 +1,4 @@
-"""``selftest``: checks on the user's own machine that ampcompat works with its torch and its device."""
+"""``selftest``: check that ampcompat works with the torch and the device of this machine."""
 
 import functools
 import shutil
@@ -21,7 +21,7 @@ def selftest(arguments):
         available = ", ".join(features.available_devices())
         parser.error(f"--device {device}: not available to this torch, only {available}.")
     if stated.json:
-        parser.write_file(stated.json, "")  # before the minutes that the checks take
+        parser.write_file(stated.json, "")  # before the checks, which take minutes
     try:
         show = functools.partial(print, flush=True)
         report = runner.run(device, stated.quick, show, shutil.get_terminal_size((120, 24)).columns)

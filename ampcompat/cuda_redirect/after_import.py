@@ -1,17 +1,17 @@
-"""Run code after the import of a module. This runs when Python starts, so it does not import torch."""
+"""Run code after the import of a module. This module is used when Python starts, so it does not import torch."""
 
 import importlib.util
 import sys
 
 
 class ImportHook:
-    """A finder that calls a function after each of some modules was imported for the first time.
+    """A finder that calls a function after each of the given modules was imported for the first time.
 
-    The module's own loader loads it: only ``exec_module`` of that loader object is wrapped, for one call.
+    The module is loaded by its own loader: only ``exec_module`` of that loader object is wrapped, for one call.
 
     Args:
         names: dotted names of modules that are not imported yet.
-        after_import: called with the name of a module when its body has run.
+        after_import: called with the name of a module after its body has run.
     """
 
     def __init__(self, names, after_import):

@@ -1,8 +1,8 @@
 """How ``run --device`` redirects a script and its child processes.
 
 Python imports a module named ``sitecustomize`` when it starts. The folder ``site/`` next to this file contains one, and
-is on PYTHONPATH only under ``run --device``; it executes the ``sitecustomize`` that it shadows, if there is one.
-Nothing else reaches every child (spawned, forked, started by torchrun) without changing how the script is started.
+is on PYTHONPATH only under ``run --device``. It also executes the ``sitecustomize`` that it shadows, if there is one.
+No other way reaches every child (spawned, forked, started by torchrun) without changing how the script is started.
 """
 
 import os

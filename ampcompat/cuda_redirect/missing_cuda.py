@@ -1,6 +1,6 @@
-"""Says how to run a script written for CUDA that failed because this machine has no CUDA device.
+"""Print how to run a script written for CUDA that failed because this machine has no CUDA device.
 
-This imports torch only where the script has done so.
+Torch is imported only if the script has imported it.
 """
 
 import os
@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 
-#: The environment variable with the command that runs the script on the CPU. The alias ``apex`` looks for it too.
+#: The environment variable with the command that runs the script on the CPU. The alias ``apex`` reads it too.
 VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
 
 _ADVICE = "ampcompat: this machine has no CUDA device; try: "
@@ -21,7 +21,7 @@ _MESSAGES = re.compile(
 
 
 def environment(command, arguments):
-    """Return the environment variables with which a child Python, and its children, know what to advise.
+    """Return the environment variables from which child processes take the command to recommend.
 
     Args:
         command: "run" or "ab".
@@ -35,7 +35,7 @@ def _on_cpu(command, arguments):
 
 
 def advice_after(traceback_text, command, arguments):
-    """As ``advice``, for an error of another process without CUDA, of which only the traceback is known.
+    """Like ``advice``, for an error in another process without CUDA, given its traceback.
 
     Args:
         traceback_text: the traceback, or None.
@@ -49,7 +49,7 @@ def advice_after(traceback_text, command, arguments):
 
 
 def advice(error):
-    """Return a line that says how to run the script on the CPU; None if ``error`` has another cause than no CUDA."""
+    """Return a line that says how to run the script on the CPU; None if missing CUDA is not the cause of ``error``."""
     torch, command = sys.modules.get("torch"), os.environ.get(VARIABLE)
     if command is None or not hasattr(torch, "cuda") or not _is_of_cuda(error) or torch.cuda.is_available():
         return None
@@ -57,20 +57,20 @@ def advice(error):
 
 
 def _is_of_cuda(error):
-    """Return whether an error was raised in ``torch.cuda``, or says that there is no CUDA."""
+    """Return whether an error was raised in ``torch.cuda``, or its message says that there is no CUDA."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     module = frames[-1].f_globals.get("__name__") if frames else None
     return f"{module}.".startswith("torch.cuda.") or bool(_MESSAGES.search(str(error)))
 
 
 def advise_at_exit():
-    """Print ``advice`` below the traceback of an error that ends this process."""
+    """Print ``advice`` below the traceback of an error that terminates this process."""
     if not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook(sys.excepthook)
 
 
 class _Hook:
-    """A ``sys.excepthook`` that calls the one before it, and then prints the advice."""
+    """A ``sys.excepthook`` that calls the previous one and then prints the advice."""
 
     def __init__(self, before):
         self._before = before

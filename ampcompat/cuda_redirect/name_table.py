@@ -1,7 +1,7 @@
-"""The table of what is redirected, name by name.
+"""The table of redirected names.
 
-Owners and names are strings. A name that this torch does not have is skipped, unless it is missing only in a build
-without CUDA (``ADDED``). Names without a row still raise an error if they reach CUDA's initialization, since
+Owners and names are strings. A name that this torch does not have is skipped, unless it is missing only in builds
+without CUDA (``ADDED``). Names without a row still raise an error if they initialize CUDA, since
 ``torch.cuda._lazy_init`` has a row.
 """
 
@@ -14,15 +14,15 @@ ARGUMENTS = "arguments"  # detail: (parameter, rule) pairs; the rules are in ``d
 REPLACED = "replaced"  # detail: "module.function" in this package; function(target, original) returns the replacement
 QUERY = "query"  # the method of that name of ``replacements.device_queries.DeviceQueries``
 RETURNS = "returns"  # returns a copy of detail (None by default), whatever the arguments
-ADDED = "added"  # the same, and is added where torch was built without CUDA
-UNSUPPORTED = "unsupported"  # raises an error; detail: the reason, and what to do
+ADDED = "added"  # the same; added if torch was built without CUDA
+UNSUPPORTED = "unsupported"  # raises an error; detail: the reason and what to do
 
 #: The compute capability of the first GPUs with tensor cores: scripts that check for them take that branch.
 CAPABILITY = (7, 0)
 
 
 class NameRule(NamedTuple):
-    """How some names of one owner are redirected."""
+    """How several names of one owner are redirected."""
 
     owner: str
     names: Tuple[str, ...]
@@ -99,7 +99,7 @@ _MEMORY = _names(
 _MEMORY_RESULTS = (
     (("memory_stats", "host_memory_stats"), Counter()),  # every counter is 0
     (("memory_stats_as_nested_dict", "host_memory_stats_as_nested_dict"), {}),
-    (("memory_summary", "list_gpu_processes"), "No memory of a GPU is in use: ampcompat redirects CUDA."),
+    (("memory_summary", "list_gpu_processes"), "No GPU memory is in use: ampcompat redirects CUDA."),
     (("memory_snapshot",), []),
     (("get_per_process_memory_fraction",), 1.0),
     (("get_allocator_backend",), "native"),
@@ -119,11 +119,11 @@ _DRIVER = _names("utilization temperature power_draw clock_rate memory_usage dev
 _COLLECTIVES = _names("all_reduce reduce broadcast all_gather reduce_scatter init_rank unique_id version")
 _STREAMS = _names("Stream Event StreamContext stream current_stream default_stream set_stream device device_of")
 _GRAPH_NAMES = _names("CUDAGraph graph graph_pool_handle make_graphed_callables export_dot export_graph_data")
-_GRAPHS = "CUDA graphs replay kernels of a GPU; run the script without graphs"
+_GRAPHS = "CUDA graphs replay GPU kernels; run the script without graphs"
 _NVML = "it queries NVIDIA's driver (NVML) about a GPU, and this run uses no GPU"
-_ALLOCATOR = "it changes or calls the allocator of a GPU's memory, and this run uses no GPU"
-_NCCL = "it calls NCCL directly; torch.distributed and torch.nn.parallel.comm are redirected, use those"
-_RAW = "it returns or compiles something that only CUDA kernels can use"
+_ALLOCATOR = "it changes or calls the GPU memory allocator, and this run uses no GPU"
+_NCCL = "it calls NCCL directly; use torch.distributed or torch.nn.parallel.comm, which are redirected"
+_RAW = "it returns or compiles something that can only be used by CUDA kernels"
 
 _RESULTS = tuple(
     NameRule(owner, names, RETURNS, value)
@@ -136,7 +136,7 @@ _RESULTS = tuple(
     ),
     NameRule("torch.cuda.graphs", ("is_current_stream_capturing",), RETURNS, False),
     NameRule("torch.backends.cudnn", ("is_acceptable",), RETURNS, False),
-    NameRule("torch.backends.cudnn", ("version",), RETURNS),  # torch's compares it with the capability of the GPU
+    NameRule("torch.backends.cudnn", ("version",), RETURNS),  # torch's own compares it with the GPU's capability
     NameRule("torch.cuda", ("get_device_capability",), RETURNS, CAPABILITY),
     NameRule("torch.cuda", ("get_arch_list",), RETURNS, []),
     NameRule("torch.cuda", ("get_gencode_flags",), RETURNS, ""),

@@ -36,7 +36,7 @@ class Redirection:
         self.target = Target(device)
         self._queries = DeviceQueries(self.target)
         self._patches = PatchStack()
-        self._originals = []  # (owner, name, original) of functions that TorchScript must see
+        self._originals = []  # (owner, name, original) of functions that TorchScript must find
         missing = [name for name in name_table.LAZY_MODULES if name not in sys.modules]
         self._import_hook = ImportHook(missing, self._apply)
 
@@ -58,8 +58,8 @@ class Redirection:
         self._patches.undo()
 
     def _apply(self, *lazy_modules):
-        """Apply the rows of lazily imported modules; None stands for all others."""
-        replacements = []  # all are made before the first is set, since making one may use another's original
+        """Apply the rows of a lazily imported module; None: all other rows."""
+        replacements = []  # all are created before the first is set, since creating one may use the original of another
         for row in [row for row in name_table.rows() if name_table.lazy_module(row) in lazy_modules]:
             owner = find_owner(row.owner)
             for name in row.names:
@@ -123,11 +123,11 @@ def _with_name_of(original, function):
 
 
 def _do_nothing():
-    """Stand in for a function that a torch without CUDA does not have."""
+    """Replace a function that a torch without CUDA does not have."""
 
 
 def _fill_torch_caches():
-    # torch.utils._device lists the factory functions once and caches the list: it must see torch's own functions.
+    # torch.utils._device lists the factory functions once and caches the list, which must have torch's own functions.
     module = getattr(torch.utils, "_device", None)
     if module is not None:
         module._device_constructors()

@@ -1,7 +1,7 @@
 """The device that replaces CUDA.
 
-A ``torch.device("cuda")`` keeps its type, which scripts read, and is translated where it is used. Every index means the
-one device, ``cuda:1`` of rank 1 too.
+A ``torch.device("cuda")`` keeps its type, which scripts read, and is translated where it is used. Every index refers to
+the same device, including ``cuda:1`` on rank 1.
 """
 
 import os
@@ -38,25 +38,25 @@ class Target:
             )
         self.type = name
         self.module = None if name in _WITHOUT_MODULE else getattr(torch, name)
-        self.shared = {}  # objects that several replacements share, made by the first of them
+        self.shared = {}  # objects that several replacements share, created by the first of them
         self._local = threading.local()
         count = self.module.device_count() if hasattr(self.module, "device_count") else 1
         self._devices = [_Device(name)] if count < 2 else [_Device(name, index) for index in range(count)]
 
     def means_cuda(self, value):
-        """Return whether a device argument (string, ``torch.device``, or an index) means a CUDA device."""
-        if type(value) is _Device:  # no isinstance: the compiler of torch 2.1 takes none of a tensor's device
+        """Return whether a device argument (string, ``torch.device``, or index) means a CUDA device."""
+        if type(value) is _Device:  # no isinstance: the compiler of torch 2.1 does not support it for a tensor's device
             return value.type == "cuda"
         if isinstance(value, str):
             return value == "cuda" or value.startswith("cuda:")
         return isinstance(value, int) and not isinstance(value, bool)
 
     def translated(self, value):
-        """Return what a device argument becomes: the target's device for CUDA, anything else unchanged."""
+        """Return a device argument translated: the target's device for CUDA, anything else unchanged."""
         return self.device(value) if self.means_cuda(value) else value
 
     def device(self, value=None):
-        """Return the ``torch.device`` that a CUDA device is translated to; of None, the current one."""
+        """Return the ``torch.device`` that a CUDA device is translated to; for None, the current one."""
         if len(self._devices) == 1:
             return self._devices[0]
         index = self.index(value)
@@ -80,7 +80,7 @@ class Target:
             self.module.set_device(self.device(index))
 
     def count(self):
-        """Return the number of devices: of this machine, or at least one per process under a launcher."""
+        """Return the number of devices of this machine, but at least one per process under a launcher."""
         return max(int(os.environ.get("LOCAL_WORLD_SIZE") or 1), len(self._devices))
 
     def is_on_target(self, tensor):

@@ -1,9 +1,9 @@
 """MMCV's mixed precision and gradient accumulation under the names of ``mmcv.runner``; mmcv need not be installed.
 
-MMCV cast the weights itself on torch before 1.6 and used torch's autocast and GradScaler from then on. Here every torch
-does what MMCV did on newer ones: weights stay float32, functions are cast within ``auto_fp16``, and steps with
-overflowed gradients are skipped, with a static scale too. ``Fp16OptimizerHook(opt_level="O2")`` casts the weights and
-keeps float32 master weights, as MMCV did on older ones.
+Before torch 1.6, MMCV cast the weights itself; from then on it used torch's autocast and GradScaler. This package does
+the latter with every torch: weights stay float32, functions cast within ``auto_fp16``, and steps with overflowed
+gradients are skipped, also with a static scale. ``Fp16OptimizerHook(opt_level="O2")`` casts the weights and keeps
+float32 master weights, as MMCV did before torch 1.6.
 """
 
 import importlib

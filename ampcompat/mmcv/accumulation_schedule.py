@@ -1,4 +1,4 @@
-"""Which iterations of a runner share an optimizer step, also after a run was resumed in the middle of a group."""
+"""Which iterations of a runner share an optimizer step, also if a run is resumed in the middle of a group."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,10 @@ from ..support.iterations_per_step import group_bounds
 class GroupPosition(NamedTuple):
     """One iteration's place in the group of iterations that share an optimizer step.
 
-    ``size``: how many iterations the group really accumulates; its losses are divided by it. ``is_last``: the optimizer
-    steps after this iteration. ``starts_run``: it is the first iteration of a new or resumed run, and gradients left
-    from before do not belong to its group. ``num_missing``: iterations of its group before a resumed run began.
+    ``size``: the number of iterations that the group actually accumulates; its losses are divided by it. ``is_last``:
+    the optimizer steps after this iteration. ``starts_run``: this is the first iteration of a new or resumed run, and
+    existing gradients do not belong to its group. ``num_missing``: the number of iterations of its group before the run
+    was resumed.
     """
 
     size: int
@@ -20,7 +21,7 @@ class GroupPosition(NamedTuple):
     num_missing: int
 
 
-#: An iteration without accumulation: backward pass and step belong together.
+#: An iteration without accumulation: each backward pass has its own step.
 NO_ACCUMULATION = GroupPosition(size=1, is_last=True, starts_run=True, num_missing=0)
 
 
@@ -29,7 +30,7 @@ class AccumulationSchedule:
 
     def __init__(self, length):
         if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise AmpValueError(f"cumulative_iters must be a whole number from 1 up, not {length!r}.")
+            raise AmpValueError(f"cumulative_iters must be a whole number of at least 1, not {length!r}.")
         self.length = length
         self._run_start = 0
         self._next_iteration = None
@@ -38,11 +39,11 @@ class AccumulationSchedule:
         """Return the ``GroupPosition`` of the next iteration.
 
         Args:
-            iteration: counted from 0. One that does not follow the previous one begins a resumed run.
-            total: the number of iterations of the whole run, or None where it is not known.
+            iteration: counted from 0. If it does not follow the previous one, a resumed run begins.
+            total: the number of iterations of the whole run, or None if unknown.
 
         Raises:
-            AmpValueError: the iteration lies beyond the last.
+            AmpValueError: the iteration is beyond the last one.
         """
         if total is not None and iteration >= total:
             raise AmpValueError(

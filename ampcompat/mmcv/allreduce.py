@@ -1,4 +1,4 @@
-"""Averages gradients over the ranks after the backward pass, unless the model's wrapper does."""
+"""Average gradients over the ranks after the backward pass, unless the model's wrapper does so."""
 
 import torch.distributed as dist
 
@@ -10,10 +10,11 @@ _AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataPar
 
 
 def allreduce_grads(params, coalesce=True, bucket_size_mb=-1):
-    """Average the gradients of params over all ranks, in place; without a process group do nothing.
+    """Average the gradients of params over all ranks, in place; without a process group, do nothing.
 
     Args:
-        params: in the same order on every rank. Those without a gradient are skipped; they are the same on every rank.
+        params: in the same order on every rank. Those without a gradient, which must be the same on every rank, are
+            skipped.
         coalesce: reduce many gradients in one call.
         bucket_size_mb: the size in MiB of the buckets that are reduced together; by default there is one bucket.
 
@@ -25,7 +26,7 @@ def allreduce_grads(params, coalesce=True, bucket_size_mb=-1):
         return
     if any(grad.is_sparse for grad in grads):
         raise AmpError(
-            "allreduce_grads takes dense gradients, and one is sparse. Use sparse=False in the embedding, or wrap the "
+            "allreduce_grads needs dense gradients, and one is sparse. Use sparse=False in the embedding, or wrap the "
             "model in DistributedDataParallel, which reduces both."
         )
     for bucket in _buckets(grads, bucket_size_mb) if coalesce else [[grad] for grad in grads]:

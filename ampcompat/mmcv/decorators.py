@@ -1,6 +1,6 @@
 """MMCV's decorators for methods of modules: ``auto_fp16`` and ``force_fp32``.
 
-A decorated method reads ``fp16_enabled`` of its module at each call; where that is missing or false, nothing is cast.
+A decorated method reads ``fp16_enabled`` of its module at each call; if that is missing or false, nothing is cast.
 """
 
 import functools
@@ -16,23 +16,23 @@ from . import session_access
 
 
 def auto_fp16(apply_to=None, out_fp32=False, supported_types=(torch.nn.Module,)):
-    """Decorate a method: its float32 arguments are cast to half, and functions called in it are cast as at O1.
+    """Decorate a method: its float32 arguments are cast to half, and functions called in it cast as at O1.
 
     Args:
-        apply_to: names of the arguments to cast, given by position or by keyword; None means all of them. Defaults
-            are not cast. A name that the method does not have is ignored, as in MMCV.
+        apply_to: names of the arguments to cast, whether passed by position or by keyword; None means all of them.
+            Defaults are not cast. A name that the method does not have is ignored, as in MMCV.
         out_fp32: cast half tensors in the output to float32.
         supported_types: a class, or a tuple of classes, whose methods may be decorated.
 
     Raises:
-        TypeError: at a call, if the first argument is of none of these types.
+        TypeError: at a call, if the first argument is not of one of these types.
     """
     types, back = _types(supported_types), _to_float if out_fp32 else None
     return lambda method: _decorated("auto_fp16", method, types, apply_to, ProcessCasts.region, _to_half, back)
 
 
 def force_fp32(apply_to=None, out_fp16=False):
-    """Decorate a method: its half arguments are cast to float32, and functions called in it are not cast.
+    """Decorate a method: its half arguments are cast to float32, and functions called in it do not cast.
 
     Args:
         apply_to: as for ``auto_fp16``.
@@ -55,7 +55,7 @@ def _to_float(dtypes):
 
 
 def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
-    """Return ``method`` with its arguments cast, its functions called in ``region``, and its output cast back."""
+    """Return ``method`` with its arguments cast, run in ``region``, and its output cast back."""
     names = inspect.getfullargspec(method).args
     apply_to = apply_to if apply_to is None else frozenset(_names(apply_to))
 
@@ -80,7 +80,7 @@ def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
         def converted(name, value):
             return cast_floating(value, dtype, sources) if apply_to is None or name in apply_to else value
 
-        # Arguments in *args have no names: they are cast where all are.
+        # Arguments in *args have no names: they are cast if all arguments are.
         named = zip_longest(names[1 : len(args)], args[1:])
         args = args[:1] + tuple(converted(name, value) for name, value in named)
         kwargs = {name: converted(name, value) for name, value in kwargs.items()}
@@ -94,14 +94,14 @@ def _decorated(decorator, method, types, apply_to, region, cast, cast_back):
 def _names(apply_to):
     names = [apply_to] if isinstance(apply_to, str) else list(apply_to)
     if not all(isinstance(name, str) for name in names):
-        raise AmpTypeError(f"apply_to takes names of arguments, such as ('img',), not {apply_to!r}.")
+        raise AmpTypeError(f"apply_to must be names of arguments, such as ('img',), not {apply_to!r}.")
     return names
 
 
 def _types(supported):
     types = supported if isinstance(supported, (tuple, list)) else (supported,)
     if not all(isinstance(each, type) for each in types):
-        raise AmpTypeError(f"supported_types takes classes, not {supported!r}.")
+        raise AmpTypeError(f"supported_types must be classes, not {supported!r}.")
     return tuple(types)
 
 

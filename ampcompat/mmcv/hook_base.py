@@ -1,4 +1,4 @@
-"""The base class of the hooks: ``mmcv.runner.Hook`` where mmcv 1.x is installed, otherwise a plain class.
+"""The base class of the hooks: ``mmcv.runner.Hook`` if mmcv 1.x is installed, otherwise a plain class.
 
 mmcv's runner accepts only subclasses of its own ``Hook``. From 2.0 on mmcv has no runner.
 """
@@ -25,12 +25,12 @@ STAGES = (
 
 
 def import_mmcv_runner():
-    """Return the module ``mmcv.runner``, or None where there is no mmcv with one."""
+    """Return the module ``mmcv.runner``, or None if no mmcv that has one is installed."""
     if importlib.util.find_spec("mmcv") is None:
         return None
     try:
         return importlib.import_module("mmcv.runner")
-    except Exception:  # whatever is wrong with it (mostly its torchvision) is raised again where the user imports it
+    except Exception:  # an error in it (usually of its torchvision) is raised again when the user imports it
         return None
 
 

@@ -24,11 +24,11 @@ from .model_conversion import wrap_fp16_model
 
 
 class OptimizerHook(Hook):
-    """One step per iteration, in the precision that ``amp.initialize`` gave the optimizer: float32 without it.
+    """One step per iteration, in the precision that ``amp.initialize`` gave the optimizer; float32 without it.
 
     Args:
         grad_clip: arguments of ``torch.nn.utils.clip_grad_norm_``, such as ``dict(max_norm=35, norm_type=2)``, or None.
-        detect_anomalous_params: log, at every iteration, the params that are not in the graph of the loss; slow.
+        detect_anomalous_params: log at every iteration the params that are not in the graph of the loss; slow.
     """
 
     def __init__(self, grad_clip=None, detect_anomalous_params=False):
@@ -88,8 +88,9 @@ class OptimizerHook(Hook):
 class GradientCumulativeOptimizerHook(OptimizerHook):
     """Gradient accumulation: one step for ``cumulative_iters`` iterations, as if their batches were one.
 
-    Each loss is divided by the number of iterations that its step really accumulates. The last step of a run, and the
-    first of a run that was resumed in the middle of a group, accumulate fewer. ``kwargs``: as for ``OptimizerHook``.
+    Each loss is divided by the number of iterations that its step actually accumulates. The last step of a run, and the
+    first step of a run that was resumed in the middle of a group, accumulate fewer. ``kwargs``: as for
+    ``OptimizerHook``.
     """
 
     def __init__(self, cumulative_iters=1, **kwargs):
@@ -122,7 +123,7 @@ class GradientCumulativeOptimizerHook(OptimizerHook):
             )
         batch_norm = torch.nn.modules.batchnorm._BatchNorm
         if length > 1 and any(isinstance(module, batch_norm) for module in runner.model.modules()):
-            warning("The model has batch norms. Their statistics are those of the small batches, not of a large one.")
+            warning("The model has batch norm layers. Their statistics are those of the small batches.")
 
     def _step(self, runner, optimizer):
         super()._step(runner, optimizer)
@@ -136,9 +137,9 @@ class Fp16OptimizerHook(OptimizerHook):
         grad_clip: as for ``OptimizerHook``.
         coalesce, bucket_size_mb: how gradients are averaged over ranks; see ``allreduce_grads``.
         loss_scale: a number, "dynamic", or a dict of arguments for MMCV's LossScaler or torch's GradScaler.
-        distributed: average gradients over the ranks, unless the model's wrapper does, and skip steps together.
+        distributed: average gradients over the ranks, unless the model's wrapper does so, and skip steps on all ranks.
         opt_level: "O1" as MMCV from torch 1.6 on; "O2" casts weights and keeps float32 master weights, as MMCV before;
-            "O4" and "O5" the same in bfloat16. An optimizer that has been through ``amp.initialize`` keeps its level.
+            "O4" and "O5" are the same in bfloat16. An optimizer that was passed to ``amp.initialize`` keeps its level.
         **kwargs: those of ``OptimizerHook``.
     """
 
@@ -197,8 +198,8 @@ class Fp16OptimizerHook(OptimizerHook):
             return contextlib.nullcontext(_divide_loss(loss, position))
         if session is None or record_of(optimizer) is None:
             raise AmpError(
-                f"{type(self).__name__} has not prepared this optimizer. Call its before_run(runner) before the first "
-                "iteration, and after ampcompat.reset()."
+                f"{type(self).__name__} has not initialized this optimizer. Call its before_run(runner) before the "
+                "first iteration, and after ampcompat.reset()."
             )
         scaler = self.loss_scaler.scaler
         scalers = record_of(optimizer).configuration.scalers
@@ -226,9 +227,9 @@ def _divide_loss(loss, position):
 
 
 def _scale_loss(session, optimizer, loss, loss_id, position):
-    """Return the ``scale_loss`` context of an iteration. The overflow check waits for the last iteration of its group.
+    """Return the ``scale_loss`` context of an iteration. Overflow is checked in the last iteration of its group.
 
-    So does unscaling, at the levels where that gives the same gradients.
+    Gradients are also unscaled then, at the levels where this gives the same gradients.
     """
     loss = _divide_loss(loss.to(record_of(optimizer).configuration.policy.dtypes.high), position)
     return session.scale_loss(loss, optimizer, loss_id, delay_unscale=False if position.is_last else WHERE_EQUAL)
@@ -238,8 +239,8 @@ def _optimizer_of(runner):
     optimizer = runner.optimizer
     if isinstance(optimizer, (dict, list, tuple)) or optimizer is None:
         raise AmpTypeError(
-            f"An optimizer hook steps one optimizer, but runner.optimizer is a {type(optimizer).__name__}. For several "
-            "optimizers write a hook with amp.initialize and amp.scale_loss."
+            f"An optimizer hook supports one optimizer, but runner.optimizer is a {type(optimizer).__name__}. For "
+            "several optimizers, write a hook with amp.initialize and amp.scale_loss."
         )
     return optimizer
 

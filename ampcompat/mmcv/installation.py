@@ -1,4 +1,4 @@
-"""Replaces mmcv's own names by ampcompat's, so that configs and models written for mmcv run unchanged."""
+"""Replace mmcv's own names by ampcompat's, so that configs and models written for mmcv run unchanged."""
 
 import importlib
 
@@ -29,10 +29,10 @@ _MODULES = ("", ".fp16_utils", ".hooks", ".hooks.optimizer")
 def install():
     """Replace mmcv's hooks, decorators and functions by ampcompat's.
 
-    Call it before the models are imported: on torch before 1.6 methods that mmcv has decorated already do not change.
+    Call it before the models are imported: before torch 1.6, methods that mmcv has already decorated do not change.
 
     Returns:
-        A function that restores mmcv's own.
+        A function that restores mmcv's own names.
 
     Raises:
         RuntimeError: mmcv 1.x, or a package that it needs, is not installed.
@@ -55,7 +55,7 @@ def install():
             if hasattr(module, replacement.__name__):
                 patches.set(module, replacement.__name__, replacement)
     utils = importlib.import_module("mmcv.runner.fp16_utils")
-    # Methods that mmcv has decorated before look these two up at each call.
+    # Methods that mmcv decorated earlier look these two up at each call.
     patches.set(utils, "autocast", _autocast)
     patches.set(utils, "cast_tensor_type", _cast_tensor_type)
     return patches.undo
@@ -74,7 +74,7 @@ def _autocast(*args, enabled=True, **kwargs):
 
 
 def _cast_tensor_type(inputs, src_type, dst_type):
-    """Replace mmcv's function: cast in the session's dtypes; where the session computes in float32, cast nothing."""
+    """Replace mmcv's function: cast in the session's dtypes; if the session computes in float32, cast nothing."""
     pair = session_access.dtypes(session_access.session())
     if pair is None:
         return inputs

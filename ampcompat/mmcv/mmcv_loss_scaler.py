@@ -32,16 +32,17 @@ class _CountingScaler(loss_scaler.LossScaler):
 
 
 class LossScaler:
-    """A static loss scale, or a dynamic one, which overflows lower and iterations without overflow raise.
+    """A static loss scale, or a dynamic one, which an overflow lowers and iterations without overflow raise.
 
     Args:
         mode: "dynamic" or "static".
-        scale_factor: the scale is multiplied by it after ``scale_window`` iterations, and divided by it at an overflow.
-        scale_window: iterations in a row without overflow before the scale grows.
-        backoff_factor: the scale is multiplied by it at an overflow, instead of divided by ``scale_factor``.
+        scale_factor: the scale is multiplied by it after ``scale_window`` iterations, and divided by it after an
+            overflow.
+        scale_window: number of consecutive iterations without overflow before the scale grows.
+        backoff_factor: the scale is multiplied by it after an overflow, instead of divided by ``scale_factor``.
 
     Raises:
-        ValueError, TypeError: an argument has a wrong value; the message names it.
+        ValueError, TypeError: an argument has a wrong value; the message says which.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LossScaler:
         if mode not in (DYNAMIC, STATIC):
             raise AmpValueError(f'mode must be "dynamic" or "static", not {mode!r}.')
         if not isinstance(scale_window, int) or scale_window < 1:
-            raise AmpValueError(f"scale_window must be a whole number from 1 up, not {scale_window!r}.")
+            raise AmpValueError(f"scale_window must be a whole number of at least 1, not {scale_window!r}.")
         self.mode = mode
         self.scale_factor = parse_scale("scale_factor", scale_factor)
         self.scale_window = scale_window
@@ -58,8 +59,8 @@ class LossScaler:
         self.min_scale = min_scale
         if self.scale_factor <= 1.0 or self.backoff_factor >= 1.0:
             raise AmpValueError(
-                f"A loss scale grows by more than 1 and backs off by less than 1, not by {self.scale_factor:g} and "
-                f"{self.backoff_factor:g}."
+                f"The factors must be more than 1 for growth and less than 1 for backoff, not {self.scale_factor:g} "
+                f"and {self.backoff_factor:g}."
             )
         scale = parse_scale("init_scale", init_scale)
         self.scaler = _CountingScaler(
@@ -96,12 +97,12 @@ class LossScaler:
 
     @property
     def last_overflow_iter(self):
-        """The last iteration that overflowed; -1 for none."""
+        """The last iteration with an overflow; -1 if there was none."""
         self.scaler.sync()
         return self.scaler.last_overflow
 
     def has_overflow(self, params):
-        """Return whether the gradient of a param holds inf or nan; False with a static scale, without checking."""
+        """Return whether the gradient of a param contains inf or nan; False with a static scale, without checking."""
         grads = [param.grad for param in params if param.grad is not None]
         return self.mode == DYNAMIC and has_non_finite(grads)
 
@@ -134,7 +135,7 @@ class LossScaler:
         """Load a state dict of this class, MMCV's LossScaler or torch's GradScaler.
 
         Raises:
-            AmpError: the dict has the keys of none of them.
+            AmpError: the dict does not have the keys of any of these.
         """
         group = self.scaler.process_group
         if {"cur_scale", "cur_iter", "mode", "last_overflow_iter", "scale_factor", "scale_window"} <= set(state_dict):
@@ -149,7 +150,7 @@ class LossScaler:
         else:
             raise AmpError(
                 "A loss scaler's state has the keys of MMCV's LossScaler (cur_scale, cur_iter, …) or of torch's "
-                f"GradScaler (scale, _growth_tracker, …), and this one has {sorted(state_dict, key=str)}."
+                f"GradScaler (scale, _growth_tracker, …), but this one has {sorted(state_dict, key=str)}."
             )
         loaded = LossScaler(scale, min_scale=self.min_scale, **options)
         vars(self).update(vars(loaded))
@@ -166,7 +167,7 @@ def parse_loss_scale(loss_scale):
             arguments of ``LossScaler`` or those of GradScaler.
 
     Raises:
-        TypeError, ValueError: ``loss_scale`` is none of these, or the dict has an unknown key, which the message names.
+        TypeError, ValueError: ``loss_scale`` is none of these, or the dict has an unknown key; the message says which.
     """
     if loss_scale == DYNAMIC:
         return parse_loss_scale({})

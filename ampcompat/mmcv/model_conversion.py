@@ -1,4 +1,4 @@
-"""MMCV's functions that convert models: the ``fp16_enabled`` flag, norms that compute in float32."""
+"""MMCV's functions that convert models: the ``fp16_enabled`` flag, and norms in float32."""
 
 import functools
 
@@ -40,8 +40,8 @@ def patch_forward_method(func, src_type, dst_type, convert_output=True):
 def wrap_fp16_model(model):
     """Set ``fp16_enabled`` on the modules of ``model`` that have such an attribute.
 
-    Weights are not cast; see the package's docstring. ``Fp16OptimizerHook`` calls this. Without the hook, as for
-    evaluation, decorated methods need nothing else.
+    Weights are not cast; see the package's docstring. ``Fp16OptimizerHook`` calls this. Without the hook, for example
+    in evaluation, decorated methods need nothing else.
     """
     _check_module("wrap_fp16_model", model)
     for module in model.modules():
@@ -84,7 +84,7 @@ class _NormConversions(Observer):
 
 
 def _norm_conversions(session):
-    """Return a session's ``_NormConversions``; if it is disabled, new ones, which live as long as their modules."""
+    """Return a session's ``_NormConversions``; if it is disabled, new ones, which exist as long as their modules."""
     if not session.enabled:
         return _NormConversions()
     for observer in session.observers:
@@ -95,7 +95,7 @@ def _norm_conversions(session):
 
 
 def _needs_conversion(norm, pair):
-    """Return whether torch has no kernel for this norm that takes a half input with float32 weights."""
+    """Return whether torch has no kernel for this norm that accepts a half input with float32 weights."""
     if isinstance(norm, torch.nn.GroupNorm):
         return True
     owned = list(norm.parameters()) + list(norm.buffers())

@@ -1,7 +1,7 @@
 """The session that MMCV's decorators and hooks use.
 
-The first decorated call or hook opens it, and ``ampcompat.reset()`` closes it. It casts functions only within
-``auto_fp16``; a session that ``amp.initialize`` opened before goes on casting them everywhere.
+The first decorated call or hook opens it, and ``ampcompat.reset()`` closes it. In it, functions cast only within
+``auto_fp16``; in a session that ``amp.initialize`` opened earlier, they still cast everywhere.
 """
 
 import threading
@@ -24,7 +24,7 @@ def _is_usable(session):
 
 
 def _open_session(opt_level):
-    with _LOCK:  # replicas of a model run in threads, and the first of them opens it for all
+    with _LOCK:  # replicas of a model run in threads, and the first one opens it for all
         current = process_state.current()
         if current is None:
             current = new_session()
@@ -44,7 +44,7 @@ def policy(session, opt_level="O1"):
 
 
 def dtypes(session):
-    """Return the ``DtypePair`` of a session, or None where it computes everything in float32."""
+    """Return the ``DtypePair`` of a session, or None if it computes everything in float32."""
     if not session.enabled:
         return None
     resolved = policy(session)

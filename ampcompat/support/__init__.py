@@ -1,1 +1,1 @@
-"""What the other packages share and PyTorch does not provide; nothing here knows of opt levels."""
+"""Shared code that PyTorch does not provide; it does not depend on opt levels."""

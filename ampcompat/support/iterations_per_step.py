@@ -4,8 +4,8 @@
 def group_bounds(iteration, steps, total=None):
     """Return ``(first, end)``: iterations ``first`` to ``end - 1`` share an optimizer step with ``iteration``.
 
-    Groups begin at multiples of ``steps``, whether a run was resumed or not, so that schedules stay the same. ``total``
-    cuts off the last group.
+    Groups begin at multiples of ``steps``, whether or not a run was resumed, so that schedules stay the same. ``total``
+    ends the last group.
     """
     first = iteration - iteration % steps
     end = first + steps

@@ -1,4 +1,4 @@
-"""Which module runs now, and its how many-th call of the step it is; and which models a script has."""
+"""Which module is running, the number of its call in the step, and which models a script has."""
 
 import weakref
 from typing import NamedTuple, Optional
@@ -7,7 +7,7 @@ import torch
 
 
 class OpPlace(NamedTuple):
-    """Where a call is: the model's number, or None outside every model, and the module's dotted name in it."""
+    """The place of a call: the model's number, or None outside every model, and the module's dotted name in it."""
 
     model: Optional[int]
     module: str
@@ -18,7 +18,7 @@ class OpPlace(NamedTuple):
         return None if self.model is None else self.module
 
     def layer_of(self, names):
-        """Return which of these modules contains this one, or is this one; None if none does."""
+        """Return which of these modules contains or is this one; None if none does."""
         for name in names if self.model is not None else ():
             if not name or self.module == name or self.module.startswith(name + "."):
                 return name
@@ -33,21 +33,22 @@ def _ignore(*args):
     pass
 
 
-#: Whether torch.compile traces the calling code, also the hooks of all modules: then they do nothing.
+#: Whether torch.compile traces the calling code, including the hooks of all modules, which then do nothing.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
 
 
 class ModuleStack:
-    """Hooks of all modules that follow which one runs (torch 2.0).
+    """Global module hooks that keep track of the running module (torch 2.0).
 
-    Models that ``amp.initialize`` was not given are known from their first call, if they have params.
+    Models that were not passed to ``amp.initialize`` are known from their first call on, if they have params.
 
     Args:
-        on_change: called without arguments when a module was entered or left.
-        on_model: called as ``on_model(number, model)`` with a model that was found by its call, before its ``forward``.
+        on_change: called without arguments after a module was entered or left.
+        on_model: called as ``on_model(number, model)`` with a model that becomes known by its call, before its
+            ``forward``.
 
     Attributes:
-        is_training: whether the outermost module that runs was called with gradients enabled.
+        is_training: whether the outermost running module was called with gradients enabled.
     """
 
     def __init__(self, on_change=_ignore, on_model=_ignore):
@@ -72,7 +73,7 @@ class ModuleStack:
         self._stack, self.is_training = [], False
 
     def add_models(self, models):
-        """Name the modules of these models, beside those known already."""
+        """Add these models and the names of their modules to the known ones."""
         for model in models:
             if all(model is not known() for known in self._models):
                 self._models.append(weakref.ref(model))
@@ -87,7 +88,7 @@ class ModuleStack:
         return [(number, model()) for number, model in enumerate(self._models) if model() is not None]
 
     def tensors(self):
-        """Return ``{(model, name): tensor}`` of all params and buffers; of a shared one the first name."""
+        """Return ``{(model, name): tensor}`` of all params and buffers; a shared one has its first name."""
         found = {}
         for number, model in self.models():
             for named in (model.named_parameters(), model.named_buffers()):
@@ -95,17 +96,17 @@ class ModuleStack:
         return found
 
     def begin_step(self):
-        """Count calls from 0, and name the modules that models have now."""
+        """Count calls from 0 again, and update the names of the models' modules."""
         self._calls, self._places = {}, weakref.WeakKeyDictionary()
         for number, model in self.models():
             self._name(number, model)
 
     def current(self):
-        """Return the ``OpPlace`` of the innermost module that runs, and the number of its call in this step."""
+        """Return the ``OpPlace`` of the innermost running module, and the number of its call in this step."""
         return self._stack[-1][1:] if self._stack else (OUTSIDE, 0)
 
     def module(self):
-        """Return the innermost module that runs, or None."""
+        """Return the innermost running module, or None."""
         return self._stack[-1][0] if self._stack else None
 
     def caller(self):

@@ -1,8 +1,8 @@
-"""Walks over nested containers: tensors are cast or collected, everything else is kept, container types included.
+"""Walk over nested containers: tensors are cast or collected; everything else is kept, including container types.
 
 ``cast_floating`` walks the arguments and outputs of modules, of any depth and type. ``map_items``, ``map_arguments``
-and ``floating_tensors`` walk the arguments of functions, which are tuples, lists and dicts. Where nothing has to be
-cast the same object is returned. Integer, bool and complex tensors are never cast.
+and ``floating_tensors`` walk the arguments of functions, which are tuples, lists and dicts. If nothing has to be cast,
+the same object is returned. Integer, bool and complex tensors are never cast.
 """
 
 import copy
@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 
 import torch
 
-#: Methods that do the same as ``to(dtype)`` but save the parsing of its arguments, which takes 0.5 us.
+#: Methods that do the same as ``to(dtype)`` without parsing its arguments, which takes 0.5 us.
 METHODS = {
     torch.float16: torch.Tensor.half,
     torch.bfloat16: torch.Tensor.bfloat16,
@@ -27,7 +27,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.
 
 
 def cast_floating(value, dtype, sources=None):
-    """Return ``value`` with every floating tensor in it cast to ``dtype``.
+    """Return ``value`` with every floating-point tensor in it cast to ``dtype``.
 
     Args:
         value: a tensor, or nested tuples, lists, deques, sets, frozensets, dicts, namedtuples, dataclasses, mappings,
@@ -36,7 +36,7 @@ def cast_floating(value, dtype, sources=None):
         sources: a collection of dtypes; tensors of other dtypes are not cast. None means all floating ones.
 
     Returns:
-        The same object where nothing had to be cast, otherwise one of the same type.
+        The same object if nothing had to be cast, otherwise one of the same type.
     """
     if isinstance(value, torch.Tensor):
         return value.to(dtype) if _is_meant(value, sources) and value.dtype is not dtype else value
@@ -48,7 +48,7 @@ def _is_meant(tensor, sources):
 
 
 class _Walk:
-    """One cast of one value. It records the objects it visits, so that cycles end and shared parts stay shared."""
+    """One conversion of one value. It records the objects it visits, to handle cycles and keep shared parts shared."""
 
     def __init__(self, dtype, sources):
         self.dtype = dtype
@@ -61,7 +61,7 @@ class _Walk:
         if isinstance(value, _PLAIN) or isinstance(value, (type, torch.nn.Module)):
             return value
         if id(value) not in self.seen:
-            self.seen[id(value)] = (value, value)  # the first keeps the id alive; the second serves cycles
+            self.seen[id(value)] = (value, value)  # the first keeps the id valid; the second is for cycles
             self.seen[id(value)] = (value, self._rebuild(value))
         return self.seen[id(value)][1]
 
@@ -125,7 +125,7 @@ class _Walk:
 
 
 def _with_items(value, items):
-    """Return a tuple or list of the type of ``value`` with other items, as many."""
+    """Return a tuple or list of the type of ``value`` with the same number of other items."""
     if type(value) in (tuple, list):
         return type(value)(items)
     if isinstance(value, list):
@@ -174,8 +174,8 @@ def tensors_in(value):
 
 def map_items(cast, value):
     """Return a tuple, list or dict with its items cast; the same object if none changed, otherwise one of its type."""
-    # Runs at every call of a function that is cast, also for lists of numbers. As in Apex, other containers are not
-    # walked there.
+    # Runs at every call of a function that casts, also for lists of numbers. As in Apex, other containers are not
+    # walked.
     if isinstance(value, dict):
         items = {key: cast(item) for key, item in value.items()}
         if all(items[key] is value[key] for key in items):
@@ -188,7 +188,7 @@ def map_items(cast, value):
 
 
 def map_arguments(cast, args, kwargs):
-    """Return the arguments and keywords of a call cast; ``out`` is left alone."""
+    """Return the arguments and keywords of a call, cast; ``out`` is not changed."""
     args = [cast(arg) for arg in args]
     if not kwargs:
         return args, kwargs

@@ -1,6 +1,6 @@
 """The messages that are printed during training, by verbosity and on rank 0 only.
 
-They are ordinary prints, as scripts and log scrapers written for Apex expect.
+They are printed to stdout, as scripts and log parsers written for Apex expect.
 """
 
 import torch
@@ -14,7 +14,7 @@ def is_first_rank():
 
 
 class Notices:
-    """Prints messages by verbosity: 0 none, 1 what a user needs to know, 2 more than that."""
+    """Prints messages by verbosity: 0 none, 1 those that a user needs to know, 2 more."""
 
     def __init__(self, verbosity=1):
         self.verbosity = verbosity
@@ -44,20 +44,20 @@ class Notices:
             self.say(f"{name:22} : {value}")
 
     def level_given_as_enabled(self, value, policy):
-        """Print that a level was given by position, as ``enabled``, which any string turns on."""
+        """Print that a level was passed by position as ``enabled``, which any string turns on."""
         self.say(
-            f"ampcompat: {value!r} was given as enabled, the third argument of amp.initialize, and the level is "
+            f"ampcompat: {value!r} was passed as enabled, the third argument of amp.initialize, and the level is "
             f"{policy.opt_level}. Write opt_level={value!r}."
         )
 
     def overflow(self, loss_id, scaler):
-        """Print that a step is skipped, in Apex's words, which scripts and log scrapers search for."""
+        """Print that a step is skipped, in Apex's words, which scripts and log parsers search for."""
         outcome = "reducing loss scale to {}" if scaler.dynamic else "whose static scale stays {}"
         outcome = outcome.format(scaler.loss_scale())
         self.say(f"Gradient overflow.  Skipping step, loss scaler {loss_id} {outcome}")
 
     def scaled_gradients_used(self, optimizer, scale):
-        """Print that an optimizer steps on scaled gradients of a pass whose ``scale_loss`` did not get it."""
+        """Print that an optimizer steps with scaled gradients of a ``scale_loss`` block that it was not passed to."""
         self.say_once(
             ("scaled gradients", id(optimizer)),
             f"ampcompat: {type(optimizer).__name__}.step() uses gradients that are scaled by {float(scale):g}: they "
@@ -74,7 +74,7 @@ class Notices:
         )
 
     def unscaled_gradients_used(self, optimizer):
-        """Print that an optimizer steps on half gradients that were never scaled."""
+        """Print that an optimizer steps with half gradients that were never scaled."""
         self.say_once(
             "unscaled gradients",
             f"ampcompat: {type(optimizer).__name__}.step() uses half gradients of a backward pass outside of "
@@ -93,11 +93,11 @@ class Notices:
         """Print that a later ``initialize`` has other options."""
         self.say(
             f"ampcompat: initialize was called with {policy.opt_level} after {before.opt_level}. Each model computes "
-            "at its own level. Outside of models functions are cast if any of the levels is O1 or O4."
+            "at its own level. Outside of models, functions cast if any of the levels is O1 or O4."
         )
 
     def half_model(self, dtype, policy):
-        """Print what precision the first weights of a half model have."""
+        """Print which precision the initial weights of a half model have."""
         name = str(dtype).replace("torch.", "")
         if policy.casts_model and not policy.master_weights:
             kept = f"{policy.opt_level} has no float32 weights"

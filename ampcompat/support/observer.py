@@ -4,9 +4,9 @@
 class Observer:
     """Base class of observers: their methods are called while a session trains. Each does nothing by default.
 
-    An observer must not change models, optimizers or scalers. Reading a tensor waits for its device. An exception that
-    a method raises propagates to the training loop, at a point where params, masters and loss scales are consistent:
-    that is how to stop a run.
+    An observer must not change models, optimizers or scalers. Reading a tensor waits for its device. An exception
+    raised by a method propagates to the training loop, at a point where params, masters and loss scales are consistent.
+    Use this to stop a run.
     """
 
     def initialized(self, session, models, optimizers):
@@ -14,7 +14,7 @@ class Observer:
 
         Args:
             session: the ``Session``.
-            models, optimizers: lists of those that are new to the session.
+            models, optimizers: lists of those that are new in the session.
         """
 
     def before_backward(self, backward):
@@ -37,23 +37,23 @@ class Observer:
     def step_skipped(self, session, loss_id, scaler):
         """Called when a step is skipped because gradients overflowed.
 
-        Fused optimizers skip on the device, so for them the call may come some steps later.
+        Fused optimizers skip steps on the device, so for them the call may come some steps later.
 
         Args:
             session: the ``Session``.
-            loss_id: the number of the loss whose gradients overflowed.
+            loss_id: the index of the loss whose gradients overflowed.
             scaler: its ``LossScaler``, after the update of the scale.
         """
 
     def before_step(self, record):
-        """Called before ``step()`` of an optimizer.
+        """Called before an optimizer's ``step()``.
 
         Args:
             record: its ``OptimizerRecord``.
         """
 
     def after_step(self, record):
-        """Called after ``step()`` of an optimizer, skipped or not.
+        """Called after an optimizer's ``step()``, skipped or not.
 
         Args:
             record: its ``OptimizerRecord``; ``record.skips.was_last_skipped()`` waits for the device and returns

@@ -1,7 +1,7 @@
 """``PatchStack``, which replaces attributes of other libraries' objects and restores every one of them.
 
-It restores the owner's own ``__dict__`` as it was: a name that a class inherited is deleted again, not set to the
-inherited value, and a static method is restored as one.
+It restores the owner's own ``__dict__``: a name that a class inherited is deleted again, not set to the inherited
+value, and a static method is restored as a static method.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _numbers = itertools.count()
 class PatchStack:
     """A stack of changes, undone in reverse order. Usable as a context manager.
 
-    Owners that are neither modules nor classes are held weakly, and their entries are dropped when they die. Otherwise
-    a long session would keep every model of a cross-validation alive.
+    Owners that are neither modules nor classes are referenced weakly, and their entries are dropped when they are
+    freed. Otherwise, a long session would keep every model of a cross-validation in memory.
     """
 
     def __init__(self):
@@ -32,7 +32,7 @@ class PatchStack:
         self._add_restore(_restore, owner, name, before)
 
     def set_in_dict(self, owner, name, value):
-        """As ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
+        """Like ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
         before = vars(owner).get(name, _ABSENT)
         vars(owner)[name] = value
         self._add_restore(_restore_in_dict, owner, name, before)
@@ -51,7 +51,7 @@ class PatchStack:
 
         Args:
             function: a Python function that is not a closure.
-            make: called once with a copy of the function as it is now; returns what is to be called.
+            make: called once with a copy of the current function; returns the function to call instead.
         """
         original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
         original.__kwdefaults__ = function.__kwdefaults__
@@ -63,15 +63,15 @@ class PatchStack:
         _exchange_code(function, _elsewhere.__code__, None, {"_ampcompat_call": make(original)})
 
     def defer(self, undo, *args):
-        """Call ``undo(*args)`` when the stack is undone: for changes that are not attributes."""
+        """Call ``undo(*args)`` when the stack is undone. For changes that are not attributes."""
         _Entry(self._entries, undo, args)
 
     def defer_for(self, owner, undo, *args):
-        """Call ``undo(*args)`` when the stack is undone, if ``owner`` is still alive. ``args`` must not hold it."""
+        """Call ``undo(*args)`` when the stack is undone, if ``owner`` still exists. ``args`` must not reference it."""
         _Entry(self._entries, undo, args).ends_with(weakref.ref, owner)
 
     def defer_weakly(self, method):
-        """Call the bound ``method`` when the stack is undone, if its object is still alive."""
+        """Call the bound ``method`` when the stack is undone, if its object still exists."""
         entry = _Entry(self._entries, _call_if_alive)
         entry.args = (entry.ends_with(weakref.WeakMethod, method),)
 
@@ -97,7 +97,7 @@ class PatchStack:
 
 
 class _Entry:
-    """One change. It removes itself from its dict when the object that was changed dies.
+    """One change. It removes itself from its dict when the changed object is freed.
 
     Args:
         home: the dict.
@@ -115,19 +115,19 @@ class _Entry:
         home[self._number] = self
 
     def ends_with(self, make_reference, owner):
-        """Return a weak reference to ``owner``; the entry is removed when that dies."""
+        """Return a weak reference to ``owner``; the entry is removed when ``owner`` is freed."""
         self._owner = make_reference(owner, self._drop)
         return self._owner
 
     def move(self, home):
-        """Move to another dict, unless the owner died."""
+        """Move to another dict, unless the owner was freed."""
         if self._home.pop(self._number, None) is not None:
             self._home = home
             if self._owner is None or self._owner() is not None:
                 home[self._number] = self
 
     def run(self):
-        """Undo the change, unless the owner died."""
+        """Undo the change, unless the owner was freed."""
         owner, undo, args = self._owner, self.undo, self.args
         # Break the reference cycle: the weak reference's callback is a method of this entry.
         self._owner = self.undo = self.args = None
@@ -139,10 +139,9 @@ class _Entry:
 
 
 def wraps_method(original):
-    """Return ``functools.wraps(original)``, after which ``inspect.getfullargspec`` too reads the args of the original.
+    """Like ``functools.wraps(original)``, but ``inspect.getfullargspec`` returns the args of the original too.
 
-    It does not look at what a function wraps, as ``inspect.signature`` does. Scripts read the args of ``forward`` by
-    both.
+    Unlike ``inspect.signature``, it does not follow ``__wrapped__``. Scripts read the args of ``forward`` with both.
     """
 
     def decorate(function):
@@ -156,7 +155,7 @@ def wraps_method(original):
 
 
 def run_all(calls):
-    """Make every call, even if some raise; then raise the first error, with the others in its chain of contexts.
+    """Make every call, even if some raise; then raise the first error, with the others chained to it.
 
     Args:
         calls: an iterable of (function, arguments).

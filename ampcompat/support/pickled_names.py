@@ -1,13 +1,13 @@
-"""Old names of classes in pickles: ``torch.save(model)`` of ampcompat 0.2.0 names modules that have moved since.
+"""Old names of classes in pickles: those of ``torch.save(model)`` in ampcompat 0.2.0 refer to moved modules.
 
-A pickle names a class by its module. The modules of that time are entries of ``sys.modules`` with these names alone.
+A pickle refers to a class by its module. The old modules are entries of ``sys.modules`` that have only these names.
 """
 
 import functools
 import importlib
 import sys
 
-#: The module of a pickle -> name -> (module, name) today, relative to the package.
+#: The module in a pickle -> name -> the current (module, name), relative to the package.
 _MOVED = {
     "models": {},
     "models.forward": {"ForwardCasts": ("engine.models.forward_conversion", "ForwardConversion")},
@@ -20,7 +20,7 @@ _MOVED = {
 
 
 def register(package):
-    """Let pickles find the old names; nothing is imported before one of them is asked for."""
+    """Let pickles find the old names; nothing is imported before one of them is used."""
     for module, names in _MOVED.items():
         moved = type(sys)(f"{package}.{module}", "A module of ampcompat 0.2.0, for pickles.")
         moved.__getattr__ = functools.partial(_find, package, names)

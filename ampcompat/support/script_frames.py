@@ -1,4 +1,4 @@
-"""Which line of the user's script runs now: the innermost frame that is neither torch's nor ampcompat's."""
+"""The line of the user's script that is running: the innermost frame that is neither torch's nor ampcompat's."""
 
 import contextlib
 import os
@@ -10,7 +10,8 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARIES = (_OWN, _TORCH, contextlib.__file__)
 
-#: Folders of ampcompat and torch whose operations are no part of what a model computes: unscaling, masters, optimizers.
+#: Folders of ampcompat and torch whose operations are not part of a model's computation: unscaling, masters,
+#: optimizers.
 BOOKKEEPING = tuple(
     [
         os.path.join(_OWN, "engine", name) + os.sep
@@ -32,7 +33,7 @@ def is_library(path):
 
 
 def script_line():
-    """Return ``(file, line)`` of the script's innermost frame, or of the outermost frame if all are libraries'."""
+    """Return ``(file, line)`` of the script's innermost frame, or of the outermost frame if all belong to libraries."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
@@ -40,9 +41,9 @@ def script_line():
 
 
 def is_bookkeeping():
-    """Return whether what calls the caller is no part of what a model computes.
+    """Return whether the code that called the caller is not part of a model's computation.
 
-    That is ``BOOKKEEPING`` or an observer, directly or by way of other code of ampcompat.
+    This is ``BOOKKEEPING`` or an observer, directly or through other code of ampcompat.
     """
     frame = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((_OWN,) + BOOKKEEPING[-1:]):

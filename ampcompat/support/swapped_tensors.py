@@ -1,7 +1,7 @@
-"""``torch.utils.swap_tensors`` of params that are referenced weakly, which torch refuses.
+"""``torch.utils.swap_tensors`` for params with weak references, which torch refuses.
 
 ``load_state_dict`` and ``Module.to`` call it under ``torch.__future__.set_swap_module_params_on_conversion(True)``. A
-param stays the same object, with another tensor in it, so that references to it can be dropped and made again.
+param stays the same object with a different tensor, so references to it can be dropped and created again.
 """
 
 import functools
@@ -11,8 +11,8 @@ import torch
 
 from .patching import PatchStack
 
-#: Objects with a method ``release(tensor)``: it drops their weak references to a tensor, and returns a function that
-#: makes them again, or None.
+#: Objects with a method ``release(tensor)`` that drops their weak references to a tensor, and returns a function that
+#: creates them again, or None.
 holders = weakref.WeakSet()
 
 
@@ -21,7 +21,7 @@ _uses = []  # one item for each ``allow`` that was not undone
 
 
 def allow(patches):
-    """Let ``swap_tensors``, where torch has it, work on what the ``holders`` reference; undone by ``patches``."""
+    """Make ``swap_tensors``, if torch has it, work on tensors that ``holders`` reference; undone by ``patches``."""
     function = getattr(torch.utils, "swap_tensors", None)
     if function is not None:
         if not _uses:

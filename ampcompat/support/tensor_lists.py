@@ -1,4 +1,4 @@
-"""Arithmetic over lists of tensors, by ``torch._foreach_*`` where torch has it and by a loop elsewhere.
+"""Arithmetic on lists of tensors, with ``torch._foreach_*`` if torch has it and otherwise with a loop.
 
 The number of dispatched operations must not grow with the number of params, so some functions here are indirect.
 """
@@ -11,24 +11,24 @@ import torch
 
 from .torch_compat import features
 
-#: ``grad`` of ``torch.Tensor``: what autograd has accumulated, where a subclass shows something else.
+#: ``grad`` of ``torch.Tensor``: the gradient that autograd has accumulated, even if a subclass returns another one.
 GRADIENT = inspect.getattr_static(torch.Tensor, "grad")
 
 #: ``stored_gradient(tensor)`` and ``set_stored_gradient(tensor, gradient)`` read and write it.
 stored_gradient, set_stored_gradient = GRADIENT.__get__, GRADIENT.__set__
 
-#: ``set_data(tensor, value)`` sets ``tensor.data``, unseen by ``WrittenMemory``.
+#: ``set_data(tensor, value)`` sets ``tensor.data``, not noted by ``WrittenMemory``.
 set_data = inspect.getattr_static(torch.Tensor, "data").__set__
 
-#: Elements that are widened at a time: enough to keep a device busy, few compared with a model.
+#: Number of elements that are widened at a time: enough to keep a device busy, few compared with a model.
 CHUNK = 1 << 22
 
-#: Fewer elements are not worth separate operations.
+#: For fewer elements, separate operations are not worthwhile.
 SMALLEST_CHUNK = 1 << 17
 
 
 def is_narrower(tensor, dtype):
-    """Return whether ``tensor`` is floating and takes fewer bits per element than ``dtype``."""
+    """Return whether ``tensor`` is floating-point with fewer bits per element than ``dtype``."""
     return tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(dtype).bits
 
 
@@ -46,7 +46,7 @@ def have_gradients(params):
 
 
 def have_stored_gradients(params):
-    """Return whether autograd has left a gradient in any of the params, whatever ``.grad`` shows."""
+    """Return whether autograd has accumulated a gradient in any of the params, whatever ``.grad`` returns."""
     return any(map(operator.is_not, map(stored_gradient, params), itertools.repeat(None)))  # faster than a loop
 
 
@@ -56,7 +56,7 @@ def grouped(tensors):
     A sparse (coalesced) tensor is replaced by its values, a DTensor by the part of this rank.
     """
     groups = {}
-    device = dtype = alike = None  # of the previous tensor: a comparison is cheaper than a look-up
+    device = dtype = alike = None  # of the previous tensor: a comparison is faster than a look-up
     for tensor in tensors:
         if tensor.is_sparse:
             tensor = tensor._values()
@@ -72,7 +72,7 @@ def grouped(tensors):
 def as_real(tensor):
     """Return a view of a dense complex tensor's real and imaginary parts; any other tensor as it is.
 
-    For a lazy conjugate the view is of the parts before conjugation, which differ only in sign.
+    For a lazy conjugate, the view is of the parts before conjugation, which differ only in sign.
     """
     if not features.has_complex_views() or not tensor.is_complex():
         return tensor
@@ -85,7 +85,7 @@ def _real(alike):
 
 
 def coalesced(gradient):
-    """Return a sparse gradient coalesced, with sums in float32 at least; a dense one as it is."""
+    """Return a sparse gradient coalesced, with sums in at least float32; a dense one as it is."""
     if not gradient.is_sparse or gradient.is_coalesced():
         return gradient
     if is_narrower(gradient, torch.float32):
@@ -126,8 +126,8 @@ def copy_(targets, sources):
 def chunked(pairs):
     """Return lists of (model, master) pairs on one device, to be widened one list at a time.
 
-    A list holds at most ``CHUNK`` elements, or half of the remaining ones. While it is widened its tensors exist twice.
-    With long lists first and short ones last, the peak is no higher than the memory of the wide tensors in the end.
+    A list has at most ``CHUNK`` elements, or half of the remaining ones. While it is widened, its tensors exist twice.
+    With long lists first and short ones last, the peak is no higher than the final memory of the wide tensors.
     """
     by_device = {}
     for pair in sorted(pairs, key=lambda pair: pair[1].numel(), reverse=True):
@@ -149,7 +149,7 @@ def _tapering(pairs):
 
 
 def widened(tensors, models):
-    """Return copies of tensors in the dtype and layout of ``models`` (alike, pairwise), and the same copies as groups.
+    """Return copies of tensors in the dtype and layout of ``models`` (pairwise), and the same copies as groups.
 
     Sparse ones come back coalesced.
     """
@@ -164,7 +164,7 @@ def widened(tensors, models):
 
 
 def check_and_scale_(tensors, factor, found):
-    """Multiply tensors (one device, one dtype) by ``factor`` in place; set ``found`` to 1 if one held inf or nan.
+    """Multiply tensors (one device, one dtype) by ``factor`` in place; set ``found`` to 1 if one has inf or nan.
 
     Args:
         tensors: dense floating or complex tensors.
@@ -187,7 +187,7 @@ def check_and_scale_(tensors, factor, found):
 
 def all_finite(tensor):
     """Return whether no element is inf or nan; waits for the device."""
-    # x - x is 0 for every finite x and nan otherwise: it needs only subtraction, which every torch has.
+    # x - x is 0 for every finite x and nan otherwise: it only uses subtraction, which every torch has.
     return bool((tensor - tensor == 0).all())
 
 

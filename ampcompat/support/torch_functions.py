@@ -1,8 +1,8 @@
-"""The kinds of functions that torch has, for code that observes its calls."""
+"""The kinds of torch functions, for code that observes calls."""
 
 import torch
 
-#: Functions whose result has the numbers of its input, or some of them.
+#: Functions whose result has the values of the input, or some of them.
 VIEWS = frozenset(
     "view reshape transpose permute t T mT H mH swapaxes swapdims movedim moveaxis unsqueeze squeeze flatten unflatten "
     "expand expand_as contiguous clone detach chunk split unbind narrow select __getitem__ view_as reshape_as data "
@@ -11,14 +11,14 @@ VIEWS = frozenset(
 )
 #: Functions that change the dtype of their first argument.
 DTYPE_METHODS = frozenset("to type type_as float half double bfloat16".split())
-#: Properties whose values are tensors with the numbers of the input.
+#: Properties that return tensors with the values of the input.
 PROPERTIES = frozenset(["T", "mT", "H", "mH", "data", "real"])
-#: Functions that compute nothing of the forward pass.
+#: Functions that are not part of the forward pass.
 IGNORED = frozenset(
     "backward grad register_hook retain_grad set_ __setattr__ __repr__ __format__ item tolist numpy empty empty_like "
     "new_empty share_memory_".split()
 )
-#: Functions in Python that are recorded call by call; of those in the op table its row decides for all calls within.
+#: Python functions whose inner calls are recorded; for those in the op table, its row applies to all inner calls.
 WALKED = frozenset(
     [
         torch.nn.functional.multi_head_attention_forward,

@@ -1,11 +1,11 @@
-"""A hook of a module that copies and pickles of the module do not run."""
+"""A module hook that copies and pickles of the module do not run."""
 
 
 class ModuleHook:
     """A forward hook or pre-hook. A copy or pickle of its module gets one that does nothing.
 
     Args:
-        call: called with ``arguments`` and then what torch passes to the hook; what it returns is ignored.
+        call: called with ``arguments`` followed by what torch passes to the hook; its return value is ignored.
     """
 
     def __init__(self, call=None, *arguments):

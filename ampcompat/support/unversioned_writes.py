@@ -1,8 +1,8 @@
-"""``WrittenMemory``: which tensors may have been written without moving their version counter.
+"""``WrittenMemory``: which tensors may have been written to without a change of their version counter.
 
-``weight.data.clamp_()`` does not move ``weight._version``, because ``.data`` has a version counter of its own, and
-writing into ``weight.detach().numpy()`` moves none at all. So ``Tensor.data`` and ``Tensor.numpy`` are replaced by
-functions that note what they return: an alias, which may write as long as it lives.
+``weight.data.clamp_()`` does not change ``weight._version``, because ``.data`` has its own version counter, and writing
+to ``weight.detach().numpy()`` changes no counter at all. So ``Tensor.data`` and ``Tensor.numpy`` are replaced by
+functions that note what they return: an alias, through which a script may write as long as it exists.
 """
 
 import functools
@@ -23,8 +23,8 @@ _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
 
 _open = []  # every open ``WrittenMemory``
-_living = {}  # address -> weak references to aliases, made while one was open
-_dead = deque()  # addresses whose alias died. A weakref callback may run at any time, so it takes no lock.
+_living = {}  # address -> weak references to aliases, created while one was open
+_dead = deque()  # addresses whose alias was freed. A weakref callback may run at any time, so it takes no lock.
 _patches = PatchStack()  # what is replaced while one is open
 
 
@@ -35,11 +35,11 @@ def _make_lock():
 
 _make_lock()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_make_lock)  # one that another thread held would never be released
+    os.register_at_fork(after_in_child=_make_lock)  # a lock held by another thread would never be released
 
 
 def memory_of(tensor):
-    """Return the address of a tensor's memory, the same for all views of it; None where it has none of its own."""
+    """Return the address of a tensor's memory, the same for all its views; None if it has no memory of its own."""
     if type(tensor) not in _PLAIN:  # fake and wrapped tensors among others
         return None
     try:
@@ -49,20 +49,21 @@ def memory_of(tensor):
 
 
 class WrittenMemory:
-    """Says of the tensors that it watches whether they may have been written without a change of their version counter.
+    """Whether watched tensors may have been written to without a change of their version counter.
 
-    ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was made, by
+    ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was created by
     ``.data`` or ``.numpy()`` of this tensor or of any that shares its memory, or its ``.data`` was assigned; or such an
-    alias still lives. ``bool(written)``: so may one of the watched tensors. ``count`` grows with every note.
+    alias still exists. ``bool(written)``: whether this is so for one of the watched tensors. ``count`` grows with every
+    note.
 
-    What moves the version counter is not noted, nor what is written by DLPack, through a storage, or by kernels that
-    are given an address. Any thread may call the methods. Tensors are referenced weakly, except while
+    Writes that change the version counter are not noted, and neither are writes through DLPack, a storage, or kernels
+    that get an address. Any thread may call the methods. Tensors are referenced weakly, except while
     ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
 
     Args:
-        forgotten: called with the id of a tensor that is no longer watched, because it died or is being swapped.
-        may_be_written: called with the id of a watched tensor when an alias of it was made, and before its ``.data`` is
-            assigned: before a script can write to it so.
+        forgotten: called with the id of a tensor that is no longer watched, because it was freed or is being swapped.
+        may_be_written: called with the id of a watched tensor when an alias of it was created, and before its ``.data``
+            is assigned, so before a script can write to it in these ways.
     """
 
     def __init__(self, forgotten=None, may_be_written=None):
@@ -78,7 +79,7 @@ class WrittenMemory:
         swapped_tensors.holders.add(self)
 
     def open(self, patches, moved=None):
-        """Note aliases from now on; undone by ``patches``. Opening it twice is opening it once.
+        """Note aliases from now on; undone by ``patches``. Opening it twice has no further effect.
 
         Args:
             patches: a ``PatchStack``.
@@ -102,7 +103,7 @@ class WrittenMemory:
                 _living.clear()
 
     def watch(self, tensors, are_written=False):
-        """Watch these tensors, where their memory is now. One that has an alias already counts as written."""
+        """Watch these tensors at their current memory. One that already has an alias counts as written."""
         for tensor in tensors:
             key, memory = id(tensor), memory_of(tensor)
             with _lock:
@@ -117,7 +118,7 @@ class WrittenMemory:
                     self._add(key, _living_aliases(memory), are_written)
 
     def leave_memory(self, tensors):
-        """Watch these tensors no longer by where their memory was: it is freed, and other tensors may have it."""
+        """Stop watching the former memory of these tensors: it is freed, and other tensors may get it."""
         for tensor in tensors:
             known, memory = self._watched.get(id(tensor), (None, None))
             if memory:
@@ -128,7 +129,7 @@ class WrittenMemory:
     def _add(self, key, aliases, is_written):
         alive = [each for each in self.noted.get(key, ()) if each() is not None]
         if alive or aliases or is_written:
-            known = set(map(id, alive))  # by identity: weak references are equal if their objects are
+            known = set(map(id, alive))  # by identity: weak references compare equal if their objects do
             self.noted[key] = alive + [each for each in aliases if id(each) not in known]
             self.count += 1
 
@@ -163,7 +164,7 @@ class WrittenMemory:
         return known is not None and known() is tensor
 
     def note(self, tensor, memory, aliases):
-        """Note that this memory, that of ``tensor``, may be written, by ``aliases`` as long as they live.
+        """Note that this memory, that of ``tensor``, may be written to, through ``aliases`` as long as they exist.
 
         Args:
             aliases: weak references.
@@ -203,7 +204,7 @@ class WrittenMemory:
         return id(tensor) in self.noted
 
     def clear(self, tensors):
-        """Consider these tensors unwritten from now on, except those with an alias that still lives."""
+        """Consider these tensors unwritten from now on, except those with an alias that still exists."""
         for tensor in tensors if self.noted else ():
             with _lock:
                 aliases = self.noted.get(id(tensor))
@@ -211,12 +212,12 @@ class WrittenMemory:
                     del self.noted[id(tensor)]
 
     def paused(self):
-        """Return a context manager that notes nothing in this thread: an optimizer's own step writes its weights."""
+        """Return a context manager that notes nothing in this thread, for an optimizer's own step."""
         threads = self._paused_threads
         return _Switched(threads.add, threads.discard) if self in _open else nullcontext()
 
     def resumed(self):
-        """Return a context manager that notes again within ``paused``, in a closure called by a step."""
+        """Return a context manager that notes again within ``paused``, for a closure called by a step."""
         threads = self._paused_threads
         return _Switched(threads.discard, threads.add) if self in _open else nullcontext()
 
@@ -235,7 +236,7 @@ class _Switched:
 
 
 def _living_aliases(memory):
-    """Return weak references to the aliases of this memory, also of tensors that nobody watched yet."""
+    """Return weak references to the aliases of this memory, including those of tensors that were not watched yet."""
     with _lock:
         while _dead:
             address = _dead.popleft()

@@ -1,4 +1,4 @@
-"""Calls functions when a script reads or assigns ``data`` of a tensor, or calls a method that writes in place."""
+"""Call functions when a script reads or assigns ``data`` of a tensor, or calls a method that writes in place."""
 
 import functools
 
@@ -12,7 +12,7 @@ def watch_data(kind, read, assigning, assigned, patches):
         kind: ``torch.Tensor`` or a subclass.
         read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
         assigning: called as ``assigning(tensor)`` before it is set.
-        assigned: called as ``assigned(tensor, value, device)`` when it was set; ``device`` is the one before.
+        assigned: called as ``assigned(tensor, value, device)`` after it was set; ``device`` is the previous one.
         patches: the ``PatchStack`` that undoes it.
     """
     own = vars(kind).get("data")
@@ -37,7 +37,7 @@ def watch_data(kind, read, assigning, assigned, patches):
     patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))
 
 
-#: Methods that end in "_" and write no values.
+#: Methods that end in "_" and do not write values.
 _WITHOUT_WRITES = frozenset("requires_grad_ rename_ detach_ share_memory_".split())
 _OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
 

@@ -4,7 +4,7 @@ import weakref
 
 
 class WeakList:
-    """Holds objects weakly, in the order in which they were added; an object that dies is removed.
+    """Weak references to objects, in the order in which they were added; an object that is freed is removed.
 
     ``weakref.WeakSet`` raises an error if one thread changes it while another iterates over it.
     """

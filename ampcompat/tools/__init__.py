@@ -1,1 +1,1 @@
-"""Tools beside the training itself: they observe sessions, and no session imports them."""
+"""Tools that are not part of training: they observe sessions, and no session imports them."""

@@ -36,10 +36,10 @@ class MemoryReport:
     Attributes:
         level: the opt level, or "float32 without amp".
         num_params: the number of elements of the params.
-        usage: the ``MemoryUsage``: all that was measured, with the statistics of CUDA's allocator.
-        predicted: the ``Estimate``, or None where there is no prediction.
+        usage: the ``MemoryUsage``: all measurements, with the statistics of CUDA's allocator.
+        predicted: the ``Estimate``, or None without a prediction.
         explanations: sentences on the differences.
-        at_peak, peak_by_kind: those of ``usage``: bytes per kind; None is not measured.
+        at_peak, peak_by_kind: those of ``usage``: bytes per kind; None means not measured.
         peak_total: the sum at the peak, in bytes.
     """
 
@@ -81,13 +81,13 @@ def memory_report(
         model: a module or a list of them, initialized by ``amp.initialize`` or plain.
         optimizer: an optimizer or a list of them.
         step: a function of no arguments that does one iteration: forward pass, backward pass, ``optimizer.step()``. It
-            is called until one iteration was not skipped because of an overflow (ten times at most), so that optimizers
+            is called until an iteration is not skipped because of an overflow (at most ten times), so that optimizers
             have their state, and then once more to measure, which is a few times slower.
 
     Returns:
-        A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so that views and tied
-        weights count once. Activations need torch 1.10, temporaries torch 2.0. On CUDA it has the statistics of the
-        allocator too.
+        A ``MemoryReport``; print it, or its ``table()``. Bytes are counted once per storage, so views and tied weights
+        count once. Activations need torch 1.10, temporaries torch 2.0. On CUDA it has the statistics of the allocator
+        too.
 
     Raises:
         AmpTypeError: an argument is not a module, an optimizer or a function.
@@ -138,7 +138,7 @@ def estimate(
     Args:
         model: a float32 module before ``initialize``; it may be on the meta device, where it takes no memory. It is not
             changed.
-        optimizer_class: an optimizer class, or a function that makes an optimizer of a list of params:
+        optimizer_class: an optimizer class, or a function that creates an optimizer from a list of params:
             ``lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)``. It steps on small tensors.
         level: "O0" … "O5".
         dtypes: an ``opt_levels.DtypePair`` instead of the level's own.
@@ -149,20 +149,20 @@ def estimate(
             is called with before it is called with the model; "full": the items of the model's outermost
             ``ModuleList`` and ``Sequential`` containers, the usual blocks. "zero2": as "full", but gathered weights
             are kept from the forward to the backward pass (``reshard_after_forward=False``).
-        loss: a function of the model that makes its inputs, of one rank, and returns the loss, a tensor of shape ().
-            One step runs on torch's fake tensors, without memory, so that activations and temporaries are predicted
-            too. Needs torch 2.5.
+        loss: a function of the model that creates the inputs of one rank and returns the loss, a tensor of shape ().
+            One step is run on torch's fake tensors, which take no memory, so that activations and temporaries are
+            predicted too. Requires torch 2.5.
         accumulate: how often ``loss`` is called per optimizer step.
-        device: whose memory is predicted with ``loss``, wherever the model is: "cuda" for a GPU; "cpu" for this CPU,
-            with the float32 copies of emulated half, to compare with ``memory_report``.
+        device: the device to predict for with ``loss``, wherever the model is: "cuda" for a GPU; "cpu" for this CPU,
+            including the float32 copies of emulated half, to compare with ``memory_report``.
 
     Returns:
-        An ``Estimate`` of one rank; print it, or its ``table()``. Without ``loss`` it leaves out what a rank
-        also holds for a while: the gathered weights of the model's own group and of one or two blocks.
+        An ``Estimate`` of one rank; print it, or its ``table()``. Without ``loss``, it leaves out memory that a rank
+        needs temporarily: the gathered weights of the model's own group and of one or two blocks.
 
     Raises:
-        AmpError: an unknown level, an option that the level does not take, an optimizer that cannot be made or step, a
-            torch without fake tensors.
+        AmpError: an unknown level, an option that is invalid for the level, an optimizer that cannot be created or
+            cannot step, or a torch without fake tensors.
     """
     (model,) = checked_list(model, "estimate", "model", "a torch.nn.Module", is_module)
     _check_function(optimizer_class, "an optimizer class or a function: list of params -> optimizer")
@@ -201,7 +201,7 @@ def _check_function(given, expected):
 
 
 def _spread(model, world_size, shard):
-    """Return (what divides the params or the state, or None; the ``Ranks``)."""
+    """Return (how params or state are sharded, or None; the ``Ranks``)."""
     if shard is None:
         return None, Ranks(world_size)
     if shard == "zero1":
@@ -226,20 +226,20 @@ def estimate_batches(
     memory: Union[int, str, None] = None,
     **options: Any,
 ) -> BatchTable:
-    """Predict the peak of a training step by level and batch size, and the largest batch that fits.
+    """Predict the peak memory of a training step by level and batch size, and the largest batch size that fits.
 
     Args:
         model, optimizer_class: as for ``estimate``.
-        loss: a function of the model and a batch size that makes inputs of that size and returns the loss.
+        loss: a function of the model and a batch size that creates inputs of that size and returns the loss.
         batch_sizes, levels: of the table.
-        memory: bytes, or a text such as "16GiB"; with None no largest batch is searched.
+        memory: bytes, or a string such as "16GiB"; with None, the largest batch size is not searched for.
         **options: those of ``estimate``.
 
     Returns:
         A ``BatchTable``; print it, or read its ``peaks`` and ``largest``.
 
     Raises:
-        AmpError: as ``estimate``; and where activations cannot be predicted.
+        AmpError: as for ``estimate``; or activations cannot be predicted.
     """
     _check_function(loss, "loss to be a function: model, batch size -> loss")
     sizes = [checked_count("batch sizes must be", size) for size in batch_sizes]

@@ -1,10 +1,10 @@
-"""Records the options that a script gives to ``amp.initialize``, for observers of the whole run."""
+"""Records the options that a script passes to ``amp.initialize``, for observers of the whole run."""
 
 from .. import amp
 
 
 class StatedOptions:
-    """The options of all calls of ``amp.initialize``: of each the last value that is not None.
+    """The options of all calls of ``amp.initialize``: for each, the last value that is not None.
 
     Attributes:
         options: ``{name: value}`` of its arguments; empty until the first call.

@@ -130,7 +130,7 @@ def test_state_dict_has_the_prefix_of_other_wrappers():
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: DataParallelModel(Net(), []), "Name CPU devices"),
+        (lambda: DataParallelModel(Net(), []), "pass device_ids="),
         (lambda: DataParallelModel(Net(), ["cpu", "cuda:0"]), "all GPUs or all CPU devices"),
         (lambda: DataParallelModel("net", ["cpu"]), "expected a torch.nn.Module, not str"),
         (lambda: DataParallelCriterion(torch.nn.MSELoss(), ["cpu"], reduction="max"), "not 'max'"),

@@ -180,7 +180,7 @@ def test_sgd_takes_its_rate_from_the_groups():
 
 
 def test_lists_of_another_length_are_refused():
-    with pytest.raises(TypeError, match=r"grads=.*\[2\], and got \[1\]"):
+    with pytest.raises(TypeError, match=r"grads=.*\[2\], but got \[1\]"):
         optimizers.FusedAdam(new_params()).step(grads=[torch.ones(3, 2)])
 
 

@@ -224,7 +224,7 @@ def test_a_web_toolkit_named_apex_is_not_nvidias(installed):
     [
         (WEB_TOOLKIT, "not NVIDIA's (PyPI's apex is a web toolkit)"),
         (FILES, "no longer has an amp"),
-        (dict(FILES, **{"apex/amp/__init__.py": ""}), "an amp of its own"),
+        (dict(FILES, **{"apex/amp/__init__.py": ""}), "its own amp"),
     ],
     ids=["web toolkit", "today's", "with amp"],
 )

@@ -277,6 +277,15 @@ def test_a_model_on_another_device_gets_no_mode():
     assert emulated_half_models.choose(PAIR, [torch.nn.Linear(2, 2)]) is not None
 
 
+@each_level
+def test_an_initialize_that_fails_leaves_no_mode_to_regions(prepared, level, monkeypatch):
+    with monkeypatch.context() as context, pytest.raises(ZeroDivisionError):
+        context.setattr("ampcompat.engine.session.initialize.OptimizerRecord", lambda *args: 1 / 0)
+        prepared(torch.nn.Linear(2, 2), level)
+    with ampcompat.current().process_casts.region():
+        assert not emulated_half_models.is_active()
+
+
 def test_explicit_results_and_their_dtypes_are_left_to_torch():
     x, into = torch.ones(2, 2, dtype=LOW), torch.zeros(2, 2, dtype=LOW)
     with Recorder() as seen, emulated_half_models.HalfMode(PAIR):

@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):
 def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, capsys):
     path = tmp_path / "model.pt"
     torch.save({"model": torch.nn.Linear(2, 2)}, str(path))
-    assert "holds an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
+    assert "has an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_wrong_options(tmp_path, capsys):
     path = tmp_path / "file.pt"
     path.write_bytes(written({"w": torch.ones(1)}))
     assert "--to and -o belong together" in failing(path, capsys, "--to", "O1")
-    assert "-o names the checkpoint file itself" in failing(path, capsys, "--to", "O1", "-o", path)
+    assert "-o is the checkpoint file itself" in failing(path, capsys, "--to", "O1", "-o", path)
     assert "cannot write" in failing(path, capsys, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
 
 

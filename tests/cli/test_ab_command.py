@@ -233,7 +233,7 @@ def test_steps_end_a_training_without_amp_and_the_condition_is_told(script, caps
     printed = " ".join(capsys.readouterr().out.split())
     assert "made step 2" in printed and "made step 4" not in printed
     assert ("enabled=False" if is_disabled else "amp.initialize was never called") in printed
-    told = f"calls amp.initialize in line 11 under a condition only: `if args.fp16 or {is_disabled}`"
+    told = f"calls amp.initialize only under a condition, in line 11: `if args.fp16 or {is_disabled}`"
     assert "training.py " + told in printed and "The other levels were not run" in printed
 
 
@@ -327,16 +327,16 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["nowhere.py"], "script not found: 'nowhere.py'"),
         (["-m", "no_such_module_anywhere"], "no module named"),
         (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
-        (["--levels", "O1,O1", "script.py"], "names a level twice"),
+        (["--levels", "O1,O1", "script.py"], "contains a level twice"),
         (["--baseline", "O9", __file__], "'O9' is not one of"),
         (["--steps", "0", "script.py"], "not a whole number from 1 up"),
         (["--repeats", "many", "script.py"], "not a whole number"),
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
-        (["--png", "charts.gif", "script.py"], "charts.gif: its ending must be one of .png, .svg, .pdf"),
+        (["--png", "charts.gif", "script.py"], "charts.gif: its extension must be one of .png, .svg, .pdf"),
         (["--in-process", "--timeout", "3", "script.py"], "no other process"),
         (["--in-process", "--device", "cpu", __file__], "--in-process cannot be combined with --device"),
-        (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs a process per run"),
+        (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs one process per run"),
         (["-"], "a script from stdin"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

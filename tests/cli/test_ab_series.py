@@ -416,7 +416,7 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "options, says",
     [
-        (["--gpus", "0,0"], "is not a list of different GPUs"),
+        (["--gpus", "0,0"], "is not a list of distinct GPUs"),
         (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
         (["--jobs", "0"], "not a whole number from 1 up"),
         (["--plan", "here", "--json", "x.json"], "--plan cannot be combined with --json: it runs nothing"),
@@ -426,7 +426,7 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
         (
             ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],
-            "--find-keep-fp32 cannot be combined with --variant: it searches the layers of one level",
+            "--find-keep-fp32 cannot be combined with --variant: it searches for the layers of one level",
         ),
     ],
 )

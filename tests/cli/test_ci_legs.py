@@ -106,7 +106,7 @@ def test_the_versions_of_torch_are_the_same_everywhere():
     assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
     assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
     page = (ROOT / "docs" / "differences.md").read_text(encoding="utf-8")
-    by_ci = re.findall(r"^- CI runs .* with torch (.*?) and, in turn, ", page.replace("\n  ", " "), re.MULTILINE)[0]
+    by_ci = re.findall(r"^- CI runs .* with torch (.*?) and, in rotation, ", page.replace("\n  ", " "), re.MULTILINE)[0]
     assert by_ci.replace(" and", ",").split(", ") == [row[0] for row in FIXED]
     folder = ROOT / "tests" / "clients"
     pinned = {line for path in folder.rglob("requirements.txt") for line in path.read_text().splitlines()}

@@ -128,8 +128,8 @@ def test_what_could_not_be_measured_is_told(script, tmp_path, capsys, change, to
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["--batch-sizes", "4", "script"], "write {batch} there"),
-        (["script", "{batch}"], "say which by --batch-sizes or --memory"),
+        (["--batch-sizes", "4", "script"], "write {batch} in its place"),
+        (["script", "{batch}"], "give --batch-sizes or --memory"),
         (["--batch-sizes", "4,x", "script"], "not a list of positive whole numbers"),
         (["--memory", "16", "script"], "GiB"),
         (["--opt-level", "O7", "script"], "not one of O0"),

@@ -186,7 +186,7 @@ def test_an_installed_apex_is_not_used(script, tmp_path):
     script("raise RuntimeError('the real Apex was loaded')", "site-packages/apex/__init__.py")
     env = environment(PYTHONPATH=os.pathsep.join([str(site), ROOT]))
     done = python(*(RUN + (script("import apex; print(apex.__doc__)", "elsewhere/script.py"),)), env=env)
-    assert done.stdout.startswith("ampcompat's stand-in"), done.stderr
+    assert done.stdout.startswith("ampcompat's replacement"), done.stderr
 
 
 def test_child_processes_import_apex_and_unpickle_classes_of_main(script):

@@ -249,7 +249,7 @@ def test_a_level_that_never_skips_reports_its_first_overflow_once(each, capsys):
     options = dict(opt_level=each, diagnose=True, verbosity=1)
     loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 60, lambda step, loss: loss, options)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ampcompat: step")]
-    assert line.startswith("ampcompat: step 2 (loss scaler 0) went through with inf or nan: a static loss scale")
+    assert line.startswith("ampcompat: step 2 (loss scaler 0) was not skipped despite inf or nan: a static loss scale")
     assert "module corrupting" in line
 
 

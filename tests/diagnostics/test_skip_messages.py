@@ -88,7 +88,7 @@ def test_advice_on_an_output(value, expected):
 def test_an_output_that_does_not_reach_the_loss_is_not_the_cause():
     cause, text, _ = explain(facts_with(output=NonFinite("mask", "inf", "float16"), param_gradient=GRADIENT))
     assert cause == "inf in the gradient of body.weight"
-    assert text.endswith("The output of mask held inf, which did not reach the loss.")
+    assert text.endswith("The output of mask contained inf, which did not reach the loss.")
 
 
 def test_without_inf_or_nan_it_is_another_rank_or_unknown():

@@ -82,7 +82,7 @@ CASES = {
         "O2",
         body(lambda x, w: F.gelu(x * w), lambda x, w: x * w * torch.sigmoid(1.7 * x * w)),
         ("gelu", "forward"),
-        "another computation stands in its place: mul, sigmoid",
+        "another computation replaces it: mul, sigmoid",
     ),
     "missing": ("O4", body(lambda x, w: x + tanh(x, w), tanh), ("add", "forward"), "it is missing"),
     "half": (
@@ -184,7 +184,7 @@ def test_an_operation_that_only_one_has_parts_the_steps(monkeypatch):
     found = compared(unused, "O1", monkeypatch)
     assert found["first"] is None
     parted = found["parted"]
-    assert (parted["module"], parted["op"], parted["told"]) == ("body", "exp", "the baseline lacks exp")
+    assert (parted["module"], parted["op"], parted["told"]) == ("body", "exp", "the baseline does not have exp")
 
 
 def test_an_overflow_that_reaches_the_loss_is_a_difference(monkeypatch):

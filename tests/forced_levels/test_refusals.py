@@ -173,5 +173,5 @@ def test_gradients_per_sample(level):
         if level == "O0":
             assert model(torch.ones(1, 2)).requires_grad and optimizer is not None
             return
-        with pytest.raises(AmpError, match=rf"SGD of .*{LINE} takes gradients per sample .* O0"):
+        with pytest.raises(AmpError, match=rf"SGD of .*{LINE} uses per-sample gradients .* O0"):
             model(torch.ones(1, 2))

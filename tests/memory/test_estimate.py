@@ -209,7 +209,7 @@ def test_options_of_an_optimizer_and_of_its_groups_count():
 
 @pytest.mark.parametrize("make", [lambda params: torch.optim.SGD(params, lr=-1.0), lambda params: int(params)])
 def test_an_optimizer_that_cannot_be_made_is_an_error(make):
-    with pytest.raises(AmpError, match="could not be made of a list of params.*lambda params"):
+    with pytest.raises(AmpError, match="could not be created from a list of params.*lambda params"):
         StateSizes(make).bytes_of((2,), torch.float32)
 
 

@@ -52,9 +52,9 @@ def executed(source, *arguments, **names):
     [
         ("SIMPLE", None, []),
         ("GAN", None, []),
-        ("ACCUMULATING", ["--fp16"], ["run time only"]),
-        ("ACCUMULATING", ["--fp16", "--loss_scale", "128.0"], ["run time only"]),
-        ("ACCUMULATING", [], ["run time only"]),
+        ("ACCUMULATING", ["--fp16"], ["only at run time"]),
+        ("ACCUMULATING", ["--fp16", "--loss_scale", "128.0"], ["only at run time"]),
+        ("ACCUMULATING", [], ["only at run time"]),
         ("TRAINER", None, ["O2 becomes autocast"]),
         ("FUSED", None, []),
     ],

@@ -256,7 +256,7 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("model = mlp()", "model = nn.DataParallel(mlp()).cuda()"), r"train.py:1\d: the model is wrapped"),
         (("loss.backward()  # of one batch", "(lambda: loss.backward())()"), r"train.py:2\d: this backward pass"),
         (("optimizer = ", "class Own:\n    optimizer = torch.optim.Adam(model.parameters())\noptimizer = "),
-         r"train.py:1\d: this optimizer is made neither"),
+         r"train.py:1\d: this optimizer is created neither"),
         (("torch.manual_seed(0)\n", "x = f(); y = g(); loss.backward(x)\n"), "train.py:5: this backward pass"),
         (("optimizer.step()", "take_step()"), r"train.py:2\d: no step of an optimizer is seen"),
         (("result =", "model.half()\nresult ="), r"train.py:\d+: model: a model is cast to half.*remove the cast"),
@@ -265,7 +265,7 @@ def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, nam
         (("import torch", "import torch\nfrom apex import amp"), "uses Apex or ampcompat already"),
         (("import torch", "import torch\nimport ampcompat"), "uses Apex or ampcompat already"),
         (("result =", "def other():\n    other_optimizer = torch.optim.SGD(model.parameters())\nresult ="),
-         "another function than that of line 1"),
+         "a different function than that of line 1"),
         (("torch.manual_seed(0)", "def f(:"), "is not Python 3"),
     ],
 )  # fmt: skip

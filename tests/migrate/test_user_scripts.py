@@ -75,7 +75,7 @@ def page():
 def test_the_example_of_the_docs_is_what_migrate_writes():
     new = re.search("```python\n(.*?)```", page(), re.DOTALL).group(1)
     made = new.partition("device_type = ")[0].replace("import torch\n", "")
-    old = re.search("A script such as\n\n(.*?)becomes what", page(), re.DOTALL).group(1)
+    old = re.search("A script such as\n\n(.*?)becomes this", page(), re.DOTALL).group(1)
     old = "\n".join(line[4:] for line in old.split("\n")).rstrip() + "\n"
     first = "from apex import amp\n"
     assert migrate("import torch\n" + first + made + old.replace(first, "").lstrip("\n")).source == new

@@ -79,9 +79,9 @@ def test_what_sets_it_up_returns_it():
 def test_a_function_that_others_call_is_marked(use):
     new = migrated(
         "def step(i):" + STEP + f"\ndef main():\n    model, optimizer = amp.initialize(m, o)\n    {use}\n",
-        left=["step() needs scaler: pass it to here from main()"],
+        left=["step() needs scaler: pass it here from main()"],
     )
-    assert "# ampcompat migrate: step() needs scaler: pass it to here from main()\ndef step(i):\n" in new
+    assert "# ampcompat migrate: step() needs scaler: pass it here from main()\ndef step(i):\n" in new
 
 
 def test_methods_share_it_by_self():
@@ -261,5 +261,5 @@ def test_what_is_set_up_under_a_condition_only_is_not_returned():
         "def make():\n    model, optimizer = amp.initialize(m, o)\n    return model, optimizer\n\n"
         "def train(model, optimizer):" + STEP + "\n"
         "def main():\n    if ready:\n        model, optimizer = make()\n    train(model, optimizer)\n",
-        left=["train() needs scaler: pass it to here from make()"],
+        left=["train() needs scaler: pass it here from make()"],
     )

@@ -50,7 +50,7 @@ def test_the_end_may_be_unknown():
 
 @pytest.mark.parametrize("length", (0, -1, 2.0, True, None))
 def test_a_length_that_is_no_count_is_refused(length):
-    with pytest.raises(ValueError, match="cumulative_iters must be a whole number from 1 up"):
+    with pytest.raises(ValueError, match="cumulative_iters must be a whole number of at least 1"):
         GradientCumulativeOptimizerHook(cumulative_iters=length)
 
 
@@ -131,7 +131,7 @@ def test_differences_from_a_large_batch_are_logged_once(caplog):
     assert len(caplog.messages) == 3
     assert "Iteration 6 is in the middle of 4" in caplog.messages[0] and "divided by 2" in caplog.messages[0]
     assert "14 iterations are not a multiple of 4: the last step accumulates the 2 that are left" in caplog.messages[1]
-    assert "batch norms" in caplog.messages[2]
+    assert "batch norm layers" in caplog.messages[2]
 
 
 def test_a_runner_without_iterations_is_refused():
@@ -147,7 +147,7 @@ def test_outputs_without_a_loss_are_refused(outputs):
 
 
 def test_several_optimizers_are_refused():
-    with pytest.raises(TypeError, match="steps one optimizer, but runner.optimizer is a dict"):
+    with pytest.raises(TypeError, match="supports one optimizer, but runner.optimizer is a dict"):
         OptimizerHook().after_train_iter(SimpleNamespace(optimizer={}, outputs={}))
 
 

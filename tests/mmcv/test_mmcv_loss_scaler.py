@@ -51,8 +51,8 @@ def test_every_form_of_a_config_gives_its_scale(form, start, after, window):
         ({"mode": "adaptive"}, "mode must be"),
         ({"scale_window": 0}, "scale_window"),
         ({"growth_interval": 2.5}, "scale_window"),
-        ({"scale_factor": 0.5}, "grows by more than 1"),
-        ({"backoff_factor": 1.0}, "grows by more than 1"),
+        ({"scale_factor": 0.5}, "must be more than 1 for growth"),
+        ({"backoff_factor": 1.0}, "must be more than 1 for growth"),
     ],
 )
 def test_a_wrong_loss_scale_is_an_error(form, message):

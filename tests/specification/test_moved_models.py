@@ -98,3 +98,20 @@ def test_a_moved_model_stays_where_it_is_after_the_session(setting, way):
         assert {param.dtype for param in lab.model.parameters()} == {setting.high}
         params = [param for group in lab.optimizer.param_groups for param in group["params"]]
         assert all(param is own for param, own in zip(params, lab.model.parameters()))
+
+
+@settings_at("O1", "O4")
+def test_casts_follow_a_model_that_is_moved_param_by_param(setting):
+    lab = Lab(setting, "there")
+    with lab.first.running(), session_of(setting):
+        lab.begin()
+        assert moved_product(lab) is setting.high
+        lab.move()
+        lab.model(torch.ones(3, 4, device="cuda"))
+        assert moved_product(lab) is setting.low
+
+
+def moved_product(lab):
+    """Return the dtype of a product on the device that the model is moved to."""
+    x = lab.second.put(torch.ones(2, 2))
+    return torch.mm(x, x).dtype

@@ -1,1 +1,1 @@
-"""Judges recorded runs: verdicts, differences, speed, time to target, and what to take."""
+"""Judges recorded runs: verdicts, differences, speed, time to target, and the recommended level."""

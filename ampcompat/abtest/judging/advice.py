@@ -1,4 +1,4 @@
-"""Says which level to take: of the accepted ones the first at the target; of equals the one with less peak memory."""
+"""Recommends a level: of the accepted ones, the first at the target; if equal, the one with less peak memory."""
 
 from ..outcomes import Speed
 from ..report.number_format import milliseconds, percent, seconds
@@ -16,7 +16,7 @@ MAX_TIME_SPREAD = 0.4
 #: How much longer the baseline's steps may take in one round than in another, as a share, without a warning.
 MAX_DRIFT = 0.2
 
-#: The share of the baseline's peak memory, and the bytes, from which on a difference counts.
+#: The smallest difference in peak memory that counts: as a share of the baseline's, and in bytes.
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
 
 EMULATED_SCRIPTS = (
@@ -25,7 +25,7 @@ EMULATED_SCRIPTS = (
 )
 
 SIDE_BY_SIDE = (
-    "Runs were done side by side; speed and samples/s are those of short runs of each level, alone, or are missing."
+    "Runs were done concurrently; speed and samples/s are those of short runs of each level, alone, or are missing."
 )
 ONCE = "The speed of {} comes from a single round, so it has no interval."
 
@@ -46,10 +46,10 @@ def advise(report):
 
 
 def best_level(rows):
-    """Return the ``LevelSummary`` of the level to take, or None where the baseline is not a usable reference.
+    """Return the ``LevelSummary`` of the recommended level, or None if the baseline is not a usable reference.
 
-    Levels are compared by their time to target, or by their step time where that is unknown or nothing reaches it. A
-    level that is earlier than the baseline only within the scatter of step times counts as equal to it.
+    Levels are compared by their time to target, or by their step time if that is unknown or no level reaches it. A
+    level that is faster than the baseline only within the scatter of step times counts as equal to it.
     """
     usable = [row for row in rows.values() if row.verdict.kind in (ACCEPTED, BASELINE) and row.speed]
     baseline = next((row for row in usable if row.verdict.kind == BASELINE), None)
@@ -65,9 +65,9 @@ def best_level(rows):
 
 
 def _is_in_scatter(row, baseline):
-    """Return whether a level may be as fast as the baseline, at the target or by step where that is unknown.
+    """Return whether a level may be only as fast as the baseline, to the target, or per step if that is unknown.
 
-    By the interval of its speed; without one, whether the middle halves of the two levels' times overlap.
+    Decided by the interval of its speed; without one, by whether the middle halves of the two levels' times overlap.
     """
     times = [_target_seconds(row), _target_seconds(baseline)]
     if times == [None, None]:
@@ -75,7 +75,7 @@ def _is_in_scatter(row, baseline):
     if None in times:
         return False
     if row.interval is not None:
-        shorter = times[1] / times[0] / row.speed  # by fewer steps to the target
+        shorter = times[1] / times[0] / row.speed  # it needs fewer steps to the target
         return row.interval[0] * shorter <= 1.0 <= row.interval[1] * shorter
     ranges = [[time / each.seconds * end for end in each.middle_half] for time, each in zip(times, (row, baseline))]
     return max(low for low, _ in ranges) <= min(high for _, high in ranges)
@@ -110,7 +110,7 @@ def _advice(report, rows):
 
 
 def _of_scripts(report, rows):
-    """Return whether each script trains as the baseline's does, one sentence each, and how long their steps take."""
+    """Return whether each script trains like the baseline, one sentence each, and how long their steps take."""
     name, baseline = name_of(report, report.baseline), rows[report.baseline]
     if baseline.verdict.kind != BASELINE:
         return [f"{name} is not a usable reference: {baseline.verdict.text}."]
@@ -138,7 +138,7 @@ def _share(difference):
 
 
 def _without_speed(accepted, baseline):
-    """Return the advice on a CPU that emulates half precision, whose times are those of no other device."""
+    """Return the advice on a CPU that emulates half precision, whose times say nothing about other devices."""
     told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
     least = max(accepted, key=lambda row: _saved(row, baseline))
     if _saved(least, baseline) > 0:
@@ -176,13 +176,13 @@ def _recommended(best, baseline, rows, goal):
 
 
 def _saved(row, baseline):
-    """Return how many bytes less than the baseline a level takes; 0 where that is negligible or unknown."""
+    """Return how many bytes less than the baseline a level takes; 0 if that is negligible or unknown."""
     least = max(LEAST_MEMORY * (baseline.peak or 0), LEAST_BYTES)
     return row.saved if abs(row.saved or 0) >= least else 0
 
 
 def _memory(row, baseline):
-    """Return how much less memory a level takes; "" where it takes as much."""
+    """Return how much less memory a level takes; "" if it takes as much."""
     saved = _saved(row, baseline)
     return (
         ", {} {} memory".format(percent(abs(saved) / baseline.peak), "less" if saved > 0 else "more") if saved else ""
@@ -190,7 +190,7 @@ def _memory(row, baseline):
 
 
 def _warnings(report, rows):
-    """Return what must be known beside the advice, one sentence each."""
+    """Return remarks on the advice, one sentence each."""
     warnings = []
     untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
     few = [level for level in untimed if report.runs[level].timings != []]
@@ -208,7 +208,7 @@ def _warnings(report, rows):
 
 
 def _unreliable_times(report, rows):
-    """Return why speeds are not well known, one sentence each."""
+    """Return why speeds are uncertain, one sentence each."""
     warnings, baseline = [], report.runs.get(report.baseline)
     unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
     if unreliable:
@@ -223,7 +223,7 @@ def _unreliable_times(report, rows):
 
 
 def _remarks(report, rows):
-    """Return what is missing, or makes the measured times less reliable, one sentence each."""
+    """Return what is missing or makes the measured times less reliable, one sentence each."""
     remarks = []
     measured = [row.to_target for row in rows.values() if row.to_target is not None]
     if report.environment.get("target") and measured and not any(each.is_reached for each in measured):

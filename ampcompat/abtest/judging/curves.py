@@ -1,11 +1,11 @@
 """Curves of losses and logged metrics, reduced to medians over windows, and the relative difference of two curves.
 
-A curve is the list of one series' values in the order of the optimizer's updates: steps that were skipped are left out,
-since they changed no weight, so that two skips at the start do not shift a level's curve against the baseline's.
+A curve is the list of one series' values in the order of the optimizer's updates. Skipped steps are left out, since
+they change no weights, so two skips at the start do not shift a level's curve against the baseline's.
 
 Both curves L and B are cut to the same number of updates and into up to ten windows of equal width, counted from the
-end. In each the median difference counts, so that one bad batch, a spike or a heavy tail does not. The difference is
-taken update by update, so that the scatter of batches that both runs saw cancels:
+end. In each window, the median difference is used, so that a bad batch, a spike or a heavy tail has no effect. The
+difference is taken update by update, so that the scatter of batches that both runs saw cancels:
 
     delta(g) = median of (L - B) in window g / s(g)
     s(g)     = max(|m(g)|, 0.05 * median of |m| over all windows), m(g) = median of B in window g
@@ -18,16 +18,17 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-#: Updates from which on two curves are compared; the number of windows, at most; the updates in one, at least.
+#: The least number of updates for which curves are compared; the most windows; the fewest updates in a window.
 MIN_UPDATES, WINDOWS, MIN_WIDTH = 20, 10, 5
 
-#: Values of a window that are enough for its median.
+#: The number of values that is enough for the median of a window.
 MAX_WIDTH = 1000
 
-#: The least divisor of a difference, as a share of the baseline's typical value.
+#: The smallest divisor of a difference, as a share of the baseline's typical value.
 LEAST_SHARE = 0.05
 
-#: From the median absolute deviation to the standard deviation, and from that of values to that of their median.
+#: Factors from the median absolute deviation to the standard deviation, and from that of values to that of their
+#: median.
 MAD_TO_SD, SD_OF_MEDIAN = 1.4826, 1.2533
 
 
@@ -66,7 +67,7 @@ def curve(run, name):
 
 
 def windows(values):
-    """Return up to ten windows of a curve, the last one last: of wide ones every n-th value, at least ``MAX_WIDTH``."""
+    """Return up to ten windows of a curve, the last one last; of wide ones every n-th value, at least ``MAX_WIDTH``."""
     width = max(MIN_WIDTH, len(values) // WINDOWS)
     count = min(WINDOWS, len(values) // width)
     starts = [len(values) - width * (count - index) for index in range(count)]
@@ -79,7 +80,7 @@ def window_medians(values):
 
 
 def end_value(run, name=("loss", 0)):
-    """Return the median of the last window of a series: where the run ends; None without a value."""
+    """Return the median of the last window of a series, which is where the run ends; None without a value."""
     found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
     if found:
         return found[-1]
@@ -88,14 +89,14 @@ def end_value(run, name=("loss", 0)):
 
 
 def begin_and_end(run, name=("loss", 0)):
-    """Return the medians of the first and of the last window of a series that have one; None without."""
+    """Return the medians of the first and the last window of a series that have one; None if there is none."""
     found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
     return (found[0], found[-1]) if found else None
 
 
 @dataclass
 class Window:
-    """The difference of two curves in one window: ``gap``; ``delta``, a share; ``error``, the standard error of it."""
+    """The difference of two curves in one window: ``gap``; ``delta``, as a share; ``error``, its standard error."""
 
     gap: float
     delta: float
@@ -105,8 +106,8 @@ class Window:
 def compare(run, baseline, name):
     """Return a ``Window`` for each window of one series of two runs in which the baseline has finite values.
 
-    The runs are compared by update. Where steps were skipped they are also compared by step, which pairs equal batches,
-    and of each window the smaller difference counts.
+    The runs are compared by update. If steps were skipped, they are also compared by step, which pairs equal batches,
+    and the smaller difference of each window is used.
     """
     found = _compare(curve(run, name), curve(baseline, name))
     if name[0] == "loss" and set(run.skipped) != set(baseline.skipped):
@@ -158,7 +159,7 @@ def finite_median(values):
 
 
 def error_of_median(values):
-    """Return the standard error of a median, from the median absolute deviation; 0 of fewer than two values."""
+    """Return the standard error of a median, from the median absolute deviation; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     centre = median(values)
@@ -175,9 +176,9 @@ def scatter(points):
 
 
 def correlation(points, others):
-    """Return Spearman's rank correlation of the second differences of two series, -1 to 1; None of fewer than 10.
+    """Return Spearman's rank correlation of the second differences of two series, -1 to 1; None for fewer than 10.
 
-    Of ranks, because a level that goes another way from one step on has one large difference there.
+    Ranks are used because a level that diverges at one step has one large difference there.
     """
     other = dict(others)
     both = [(value, other[step]) for step, value in points if step in other]

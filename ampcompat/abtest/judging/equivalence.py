@@ -1,13 +1,14 @@
-"""Whether a row ends within a stated tolerance of the baseline: by the interval of the difference, not by a test of 0.
+"""Whether a row ends within a given tolerance of the baseline, by the interval of the difference, not by a test of 0.
 
 The difference is that of the end of the loss (of several losses, the worst one), or of the metric that the
-target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two say
-nothing of their scatter; runs of equal seed are not further apart than runs of different ones, so with these it is
-3 root mean squares of the differences between baseline seeds, by the root of their number: too wide rather than too
-narrow. Equivalence is shown where the interval lies within the tolerance, refuted where it lies outside, and otherwise
-not shown with so many seeds (Schuirmann, *A comparison of the two one-sided tests procedure*, 1987; a 95 % interval in
-place of his 90 % is the stricter). With s the standard deviation of the difference of one seed, the seeds that would do
-are the least n with t(97.5 %, n - 1) s / sqrt(n) <= tolerance - |difference|, if the difference stays what it is.
+target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two seeds
+say nothing about their scatter, but runs with equal seeds do not differ by more than runs with different ones. So the
+interval is then 3 root mean squares of the differences between baseline seeds, divided by the root of their number: too
+wide rather than too narrow. Equivalence is shown if the interval lies within the tolerance, refuted if it lies outside,
+and otherwise not shown with this number of seeds (Schuirmann, *A comparison of the two one-sided tests procedure*,
+1987; a 95 % interval instead of his 90 % is stricter). With s the standard deviation of the difference of one seed, the
+number of seeds that would be enough is the least n with t(97.5 %, n - 1) s / sqrt(n) <= tolerance - |difference|, if
+the difference stays what it is.
 """
 
 import math
@@ -24,12 +25,12 @@ SHOWN, REFUTED, NOT_SHOWN = "shown", "refuted", "not shown"
 #: From the best.
 RESULTS = (SHOWN, NOT_SHOWN, REFUTED)
 
-#: The largest number of seeds that is named: nobody trains more often.
+#: The largest number of seeds that is suggested.
 MOST_SEEDS = 10000
 
 
 def parse(text):
-    """Return the tolerance that a text such as "0.01" gives, a share.
+    """Return the tolerance from a string such as "0.01", as a share.
 
     Raises:
         AmpValueError: it is not a number above 0 and below 1.
@@ -44,7 +45,7 @@ def parse(text):
 
 
 def find(report, rows):
-    """Return ``{row: Equivalence}`` of the rows but the baseline; nothing where the report has no tolerance.
+    """Return ``{row: Equivalence}`` for all rows except the baseline; empty if the report has no tolerance.
 
     Args:
         rows: what ``summarize(report)`` returned.
@@ -69,7 +70,7 @@ def _of_row(report, level, verdict, tolerance):
 
 
 def _compared(report):
-    """Return the series that the target names, as a list; empty for all losses."""
+    """Return the series of the target, as a list; empty for all losses."""
     given = report.environment.get("target")
     if not given:
         return []
@@ -78,11 +79,11 @@ def _compared(report):
 
 
 def of(difference, tolerance):
-    """Return the ``Equivalence`` that the ``Difference`` of an end shows."""
+    """Return the ``Equivalence`` for the ``Difference`` of an end."""
     value, half, seeds = difference.signed, difference.uncertainty, difference.pairs
     if not math.isfinite(value):
         return Equivalence(REFUTED, value, (value, value), seeds)
-    if difference.variation is None and seeds < 3:  # without a control nothing is known of other seeds
+    if difference.variation is None and seeds < 3:  # without a control, nothing is known about other seeds
         return Equivalence(NOT_SHOWN, value, None, seeds, None)
     if seeds < 3:
         half = max(half, DEVIATIONS * difference.apart / math.sqrt(seeds))
@@ -96,7 +97,7 @@ def of(difference, tolerance):
 
 
 def _seeds_needed(seeds, deviation, margin):
-    """Return the least number of seeds, from 3 up, whose interval is at most ``margin`` to each side; or None."""
+    """Return the least number of seeds, at least 3, with an interval of at most ``margin`` to each side, or None."""
     if margin <= 0.0:
         return None
     most = range(max(3, seeds), MOST_SEEDS)

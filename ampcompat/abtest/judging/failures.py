@@ -1,18 +1,18 @@
-"""What rejects a run whatever the baseline does: it failed, its loss is not finite, or too many steps were skipped."""
+"""Reasons to reject a run by itself: it failed, its loss is not finite, or too many steps were skipped."""
 
 import math
 
 from . import curves
 
-#: First steps whose skips do not count: a dynamic scale may begin too large. And the largest share of skipped steps.
+#: The first steps, whose skips do not count since a dynamic scale may start too large; the largest share of skips.
 SCALE_WARM_UP, MAX_SKIPPED_SHARE = 25, 0.1
 
-#: Steps in a row without a finite loss from which a run has not recovered; at the end of a run, if all were skipped.
+#: Number of consecutive steps without a finite loss after which a run has failed, or at its end if all were skipped.
 MAX_NONFINITE_STEPS, NONFINITE_END = 20, 5
 
 
 def failure(run):
-    """Return why a run is rejected whatever the baseline does, or None."""
+    """Return why a run is rejected regardless of the baseline, or None."""
     for index, each in enumerate([run] + run.repeats):
         found = _failure_of_one(each)
         if found:
@@ -36,7 +36,7 @@ def _failure_of_one(run):
 
 
 def nonfinite_starts(run):
-    """Return ``{loss_id: step}``: from where on it is not finite, ``MAX_NONFINITE_STEPS`` in a row or to the end."""
+    """Return ``{loss_id: step}``: since when the loss is not finite, for ``MAX_NONFINITE_STEPS`` or until the end."""
     by_loss = {}
     for step, loss_id, value in () if all(map(math.isfinite, run.loss.columns[-1])) else run.loss:
         by_step = by_loss.setdefault(loss_id, {})
@@ -58,7 +58,7 @@ def _nonfinite_start(by_step, skipped):
 
 
 def _nonfinite_losses(run, starts):
-    """Return which losses are not finite from their steps on, and what they are: ("loss 1", "is nan")."""
+    """Return which losses are not finite from their steps on, and their values: ("loss 1", "is nan")."""
     names = [curves.describe(("loss", loss_id), run) for loss_id in sorted(starts)]
     values = [value for step, loss_id, value in run.loss if step >= starts.get(loss_id, step + 1)]
     kind = "nan" if any(map(math.isnan, values)) else "inf"

@@ -1,4 +1,4 @@
-"""Ranks layers by the error that they add, and searches the smallest set to keep in float32."""
+"""Ranks layers by the error that they add, and searches for the smallest set to keep in float32."""
 
 import math
 
@@ -6,7 +6,7 @@ import math
 def ranking(run):
     """Return ``[(layer, error, share of the sum of squares), …]`` of a run, largest first; errors of nan last.
 
-    An error is nan where a layer was never compared, because its inputs were not finite.
+    An error is nan if a layer was never compared because its inputs were not finite.
     """
     errors = dict(run.layers)
     infinite = [name for name, error in errors.items() if math.isinf(error)]
@@ -24,8 +24,8 @@ def ranking(run):
 def search(names, is_accepted):
     """Return the smallest set of names found with which a level is accepted; None if all of them are not enough.
 
-    Bisection over the ranking finds the shortest beginning that is accepted, where a longer one is not worse; then each
-    name that turns out not to be needed is left out.
+    Bisection over the ranking finds the shortest accepted prefix, provided that longer ones are not worse; then each
+    name that is not needed is left out.
 
     Args:
         names: layers, the one to keep in float32 first.
@@ -34,7 +34,7 @@ def search(names, is_accepted):
     names = list(names)
     if not is_accepted(names):
         return None
-    low, high = 0, len(names)  # the first `high` are accepted, the first `low` are not known to be
+    low, high = 0, len(names)  # the first `high` are known to be accepted, the first `low` are not
     while low < high:
         middle = (low + high) // 2
         if is_accepted(names[:middle]):

@@ -11,16 +11,16 @@ from typing import Optional
 
 from . import curves
 
-#: What is compared of a series: its last window, and the mean of all.
+#: The compared quantities of a series: its last window, and the mean of all windows.
 END, AREA = "ends", "is on average"
 
-#: The difference that is allowed where seeds differ by less.
+#: The difference that is allowed if seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
 
-#: Below this share of the variation between seeds nothing counts as a difference, however little is known of it.
+#: Below this share of the variation between seeds, nothing counts as a difference, however uncertain it is.
 NEGLIGIBLE = 0.2
 
-#: Standard errors of a difference within which it is not known from 0; the largest of that for which it is accepted.
+#: The number of standard errors within which a difference may be 0, and the largest value for which this is accepted.
 NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 
 #: Standard deviations of a difference that is known from fewer than three seeds.
@@ -34,9 +34,9 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``name``: of the series, ``series`` the same for people. ``gap``: the difference in the last window as such, not as
-    a share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: what
-    the scatter of losses within a window gives to D. ``is_rejected``, ``is_accepted``: see ``verdict``.
+    ``name``: of the series; ``series``: its display name. ``gap``: the absolute difference in the last window, not as a
+    share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: the
+    contribution of the scatter of losses within a window to D. ``is_rejected``, ``is_accepted``: see ``verdict``.
     """
 
     name: tuple
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def excess(self):
-        """How many times the allowed difference this is."""
+        """The difference as a multiple of the allowed one."""
         return self.value / self.allowed
 
 
@@ -66,7 +66,7 @@ def is_alone(run):
 
 
 def shows_progress(run):
-    """Return whether lower is better: a run has one loss and no metric, and the loss does not rise by design."""
+    """Return whether lower is better: the run has one loss and no metric, and the loss does not rise by design."""
     first, last = curves.begin_and_end(run) or (0.0, 0.0)
     return is_alone(run) and not last > first
 
@@ -74,7 +74,7 @@ def shows_progress(run):
 def find_differences(run, baseline):
     """Return the ``Difference`` objects of a level: end and area of each series that both have.
 
-    Runs that were interrupted do not count: where they stopped is not where they would have ended.
+    Interrupted runs do not count, since they did not reach their end.
     """
     found = []
     for name in curves.series_names(baseline):
@@ -129,30 +129,30 @@ def _noise(pairs):
 
 
 def _wander(deltas):
-    """Return how much the differences of single windows vary over the second half: chance moves the end as much."""
+    """Return how much the differences of single windows vary over the second half, as the end does by chance."""
     return stdev(deltas) if len(deltas) > 2 and all(map(math.isfinite, deltas)) else 0.0
 
 
 def _apart(control):
-    """Return how far baseline runs are apart, whether by their seeds or by the scatter of their batches."""
+    """Return how much baseline runs differ, whether because of their seeds or the scatter of their batches."""
     deltas = [window.delta for windows in control for window in windows]
     return math.sqrt(mean(delta**2 for delta in deltas)) if deltas else 0.0
 
 
 def half_width(values):
-    """Return half the width of the 95 % t interval of the mean; 0 where a value is infinite, inf of fewer than 3."""
+    """Return half the width of the 95 % t interval of the mean; 0 if a value is infinite, inf for fewer than 3."""
     if not all(map(math.isfinite, values)):
         return 0.0
     return t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 2 else math.inf
 
 
 def _lower_bound(squares):
-    """Return the root of the mean of squares less two standard errors, which is large where windows are few."""
+    """Return the root of the mean of squares minus two standard errors, which are large if there are few windows."""
     if len(squares) < 2 or not all(map(math.isfinite, squares)):
         return 0.0
     return math.sqrt(max(0.0, mean(squares) - 2 * stdev(squares) / math.sqrt(len(squares))))
 
 
 def t_quantile(freedom):
-    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` from 1 up."""
+    """Return the 97.5 % quantile of Student's t distribution; ``freedom`` is at least 1."""
     return T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else 1.96 + 2.5 / freedom

@@ -1,8 +1,8 @@
-"""How many times the baseline's speed a level has, with a 95 % interval.
+"""The speed of a level as a multiple of the baseline's, with a 95 % interval.
 
-A step time says little by itself where other work comes and goes on the machine, so the runs of all levels take turns,
-and each round of turns gives one ratio per level. With y(l, r) the logarithm of the median step time of level l in
-round r, L levels and R rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
+A step time alone says little if the machine also does other work, so the runs of all levels take turns, and each round
+gives one ratio per level. With y(l, r) the logarithm of the median step time of level l in round r, L levels and R
+rounds (a two-way layout without interaction: Fisher, *The design of experiments*, 1935):
 
     ratio     = exp(mean over r of (y(baseline, r) - y(l, r)))
     s^2       = sum of (y(l, r) - mean of l - mean of r + mean of all)^2 / ((L - 1) (R - 1)), or the mean of e(l, r)^2
@@ -11,8 +11,8 @@ round r, L levels and R rounds (a two-way layout without interaction: Fisher, *T
     interval  = ratio * exp(+- t(97.5 %, (L - 1) (R - 1)) * s * sqrt(2 / R))
 
 What slows down a whole round is the same for all levels and cancels; what slows down single runs widens the interval.
-Three rounds may agree by chance, so it is not narrower than the scatter of the steps within the runs, e, gives.
-A level that lacks rounds is compared with the baseline alone, in the rounds that both have.
+Three rounds may agree by chance, so the interval is at least as wide as e, the scatter of the steps within the runs,
+implies. A level with missing rounds is compared with the baseline alone, in the rounds that both have.
 """
 
 import math
@@ -61,7 +61,7 @@ def _speed(table, level, baseline):
 
 
 def _deviation(logs, freedom):
-    """Return the standard deviation of what is left of the values without the means of levels and of rounds."""
+    """Return the standard deviation of the values after subtracting the means of levels and rounds."""
     of_level = {row: mean(each) for row, each in logs.items()}
     of_round = [mean(each) for each in zip(*logs.values())]
     of_all = mean(of_round)

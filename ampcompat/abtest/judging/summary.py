@@ -1,4 +1,4 @@
-"""What a report says of each level in one row: verdict, end of the loss, speed, memory, skips. Each number once."""
+"""What a report says about each level in one row: verdict, end of the loss, speed, memory, skips."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,18 +10,18 @@ from .failures import nonfinite_starts
 from .speed_ratio import speeds
 from .verdict import Verdict, judge
 
-#: How many steps after a slow one are slower than later ones: up to a tenth in small networks.
+#: The number of steps after a slow one that are slower than later ones, by up to a tenth in small networks.
 SETTLING = 5
 
-#: Undisturbed steps of which step times are given, at least: of fewer a speed may be wrong by several times.
+#: The fewest undisturbed steps for which step times are given: with fewer, a speed may be wrong by several times.
 MIN_TIMED = 10
 
 
 @dataclass
 class LossEnd:
-    """Where a loss ends; None is unknown.
+    """Where a loss ends; None means unknown.
 
-    ``end``: the mean over the seeds that all levels share; of a level that was compared with the baseline, the
+    ``end``: the mean over the seeds that all levels share. For a level that was compared with the baseline, it is the
     baseline's end plus ``difference``, which is a share, so that the two agree. ``spread``: half the range over all of
     its seeds that ended.
     """
@@ -33,7 +33,7 @@ class LossEnd:
 
 @dataclass
 class LevelSummary:
-    """One level's row; None is unknown.
+    """One level's row; None means unknown.
 
     ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
     median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
@@ -63,7 +63,7 @@ class LevelSummary:
 
     @property
     def difference(self):
-        """The difference of that from the baseline's, as a share."""
+        """Its difference from the baseline's, as a share."""
         return self._first.difference
 
     @property
@@ -77,7 +77,7 @@ class LevelSummary:
 
     @property
     def kind(self):
-        """The verdict in a word, or how the run ended where it did not end by itself."""
+        """The verdict in a word, or how the run ended if it did not end by itself."""
         return self.status if self.status in ("failed", "interrupted") else self.verdict.kind
 
 
@@ -109,7 +109,7 @@ def summarize(report):
 
 
 def _peak_of_baseline(report):
-    """Return the baseline's peak memory; of a script unchanged, which is not measured, that of an equal O0."""
+    """Return the baseline's peak memory; for an unchanged script, which is not measured, that of an equal O0."""
     baseline = report.runs.get(report.baseline)
     if baseline is not None and baseline.memory.peak_total is None and unchanged.is_equal(report):
         return report.runs[unchanged.FLOAT32].memory.peak_total
@@ -144,9 +144,9 @@ def _loss_end(run, loss_id, shared):
 
 
 def _ends(run, loss_id, but=None):
-    """Return where a loss of a run, and of its repeats, ends; nan of one that is not finite to the end.
+    """Return where a loss of a run, and of its repeats, ends; nan if it is not finite at the end.
 
-    ``but``: a status; runs that ended so are left out.
+    ``but``: a status; runs with this status are left out.
     """
     name = ("loss", loss_id)
     runs = [each for each in [run] + run.repeats if each.status != but]
@@ -159,13 +159,13 @@ def _mean(values):
 
 
 def seconds_per_step(run):
-    """Return the geometric mean of the median step times of the runs whose times count; None where they are too few."""
+    """Return the geometric mean of the median step times of the timed runs; None if there are too few."""
     known = [found[0] for found in find_rounds(run) if found]
     return math.exp(mean(map(math.log, known))) if known else None
 
 
 def find_rounds(run):
-    """Return (median step time, error of its logarithm) of each run whose times count; None where it is unknown."""
+    """Return (median step time, error of its logarithm) of each timed run; None if unknown."""
     if not steady_seconds(run):
         return []
     times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
@@ -177,7 +177,7 @@ def _median_and_error(seconds):
 
 
 def find_speeds(report):
-    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns; short runs with short ones."""
+    """Return ``{level: Speed}`` of a report, from rounds in which the levels took turns with short runs."""
     baseline = report.runs.get(report.baseline)
     has_short = baseline is not None and baseline.timings is not None
     alike = {level: run for level, run in report.runs.items() if (run.timings is not None) == has_short}
@@ -191,20 +191,20 @@ def quartiles(values):
 
 
 def steady_seconds(run):
-    """Return the step times of a run and its repeats that count for its speed; none where they are too few."""
+    """Return the step times of a run and its repeats that count for its speed; none if there are too few."""
     found = [each.step_seconds[step] for each in _timed(run) for step in steady_steps(each)]
     return found if len(found) >= MIN_TIMED else []
 
 
 def _timed(run):
-    """Return the runs whose times count: short ones in turn with those of other levels, where there are any."""
+    """Return the runs whose times count: the short runs that took turns with other levels, if there are any."""
     return [run] + run.repeats if run.timings is None else run.timings
 
 
 def steady_steps(run):
-    """Return the steps whose times count: not slow, nor one of the ``SETTLING`` steps after a slow one.
+    """Return the steps whose times count: not slow steps, and not the ``SETTLING`` steps after a slow one.
 
-    Slow are the first step, and those that were watched for overflows or measured for memory.
+    Slow steps are the first one, and those with hooks for overflows or memory.
     """
     slow = {0}.union(run.measured, run.watched)
     return [step for step in range(1, len(run.step_seconds)) if slow.isdisjoint(range(step - SETTLING, step + 1))]

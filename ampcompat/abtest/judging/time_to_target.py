@@ -1,13 +1,13 @@
 """Time to target, as DAWNBench and MLPerf measure it: steps, samples and seconds until a series reaches a value.
 
-The target is where the baseline's loss ends with the same seed, within 1 %: the first loss that falls, so that there is
-none where every loss rises. A run that ends above it, as the table has it, has not reached it, whatever it did before.
-Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss falls to it;
-a metric rises to it where the baseline begins below. What counts are medians of the last tenth of the steps so far (of
-the run's length; at least five losses, one value of a metric), so that one lucky batch does not. At its last step a
-level is where the table says that it ends: at the baseline's final loss plus the median difference in the last window;
-a run that was interrupted is not. Seconds are steps times the median step time of the level, since some steps are
-slower for being watched.
+The target is the end of the baseline's loss with the same seed, within 1 %. It is the first loss that falls; there is
+no target if every loss rises. A run that ends above it, according to the table, has not reached it, even if it was
+below before. Or the target is a value of a loss or of a logged metric, such as ``loss=0.3`` or ``accuracy=0.9``. A loss
+falls to it; a metric rises to it if the baseline begins below. Medians of the last tenth of the run's steps are used
+(at least five losses, one value of a metric), so that one lucky batch does not count. At its last step, the value of a
+level is the end shown in the table: the baseline's final loss plus the median difference in the last window. This does
+not apply to an interrupted run. Seconds are steps times the median step time of the level, since steps with hooks are
+slower.
 """
 
 import math
@@ -18,10 +18,11 @@ from typing import List, Optional
 from ...errors import AmpValueError
 from . import curves
 
-#: How far above the baseline's final loss counts as reached, as a share.
+#: How far above the baseline's final loss the target is, as a share.
 TOLERANCE = 0.01
 
-#: A window's median is that of so many blocks' medians, at most, each of about as many values: cheap for long series.
+#: A window's median is the median of at most so many blocks' medians, each of about as many values: fast for long
+#: series.
 BLOCKS = 20
 
 
@@ -41,7 +42,7 @@ class TimeToTarget:
 
     @property
     def median_seconds(self):
-        """The median over the seeds that reached it; None if it was not reached, or times are unknown."""
+        """The median over the seeds that reached it; None if it was not reached or times are unknown."""
         return median(self.seconds) if self.is_reached and self.seconds else None
 
 
@@ -59,7 +60,7 @@ def parse(text):
 
 
 def describe(report):
-    """Return the target of a report for people."""
+    """Return the display name of a report's target."""
     given, baseline = report.environment.get("target"), report.runs.get(report.baseline)
     if given:
         return "{} = {:g}".format(*parse(given))
@@ -68,7 +69,7 @@ def describe(report):
 
 
 def measure(runs, references, given, seconds_per_step):
-    """Return the ``TimeToTarget`` of a level; None where there is no target.
+    """Return the ``TimeToTarget`` of a level; None if there is no target.
 
     Args:
         runs, references: of the level and of the baseline, by seed; may be the same.
@@ -90,13 +91,13 @@ def measure(runs, references, given, seconds_per_step):
 
 
 def known_names(runs):
-    """Return ``{name for people: name of a series}`` of what runs recorded; "loss" is the first loss."""
+    """Return ``{display name: name of a series}`` of what runs recorded; "loss" is the first loss."""
     names = {curves.describe(name, run): name for run in runs for name in curves.series_names(run)}
     return dict(names, loss=("loss", 0))
 
 
 def _given(run, reference, given):
-    """Return (series, value, whether it rises) of a target that was given; None where neither run recorded it."""
+    """Return (series, value, whether it rises) of a given target; None if neither run recorded it."""
     own, value = parse(given)
     name = known_names([run, reference]).get(own)
     if name is None:
@@ -115,7 +116,7 @@ def _falling(run):
 
 
 def _end(reference):
-    """Return (series, value, False) of where a run of the baseline ends; None if it recorded nothing finite."""
+    """Return (series, value, False) for the end of a baseline run; None if it recorded nothing finite."""
     name = _falling(reference)
     ends = [value for _, value in _smoothed(reference, reference, name)] if name else []
     if not ends or not math.isfinite(ends[-1]):
@@ -124,9 +125,9 @@ def _end(reference):
 
 
 def _first_step(run, reference, name, value, rises, is_end) -> Optional[int]:
-    """Return the step at which a series reaches a value: by its smoothed values, or by its end as the table has it.
+    """Return the step at which a series reaches a value: by its smoothed values, or by its end as in the table.
 
-    ``is_end``: the value is the baseline's end, so that a run that does not end there has not reached it.
+    ``is_end``: the value is the baseline's end, so a run that does not end there has not reached it.
     """
 
     def is_reached(each):
@@ -144,7 +145,7 @@ def _first_step(run, reference, name, value, rises, is_end) -> Optional[int]:
 
 
 def _is_whole(run, reference):
-    """Return whether a run went on as far as its reference did."""
+    """Return whether a run continued as long as its reference."""
     return run.status != "interrupted" and len(run.step_seconds) >= len(reference.step_seconds)
 
 

@@ -1,21 +1,21 @@
-"""Whether O0, beside a script that is run unchanged, trains as it does, bit for bit."""
+"""Whether training at O0 is bitwise equal to the unchanged script."""
 
 import math
 
 from ..row_names import UNCHANGED
 
-#: The row of float32 throughout.
+#: The row that is float32 throughout.
 FLOAT32 = "O0"
 
 
 def is_equal(report):
-    """Return whether O0 has the same losses as the unchanged script, bit for bit; None where this is not known."""
+    """Return whether the losses at O0 are bitwise equal to those of the unchanged script; None if unknown."""
     found = _first_difference(report)
     return None if found is None else found == ()
 
 
 def tell(report):
-    """Return in one sentence how O0 compares with the script unchanged; None where the report lacks one of them."""
+    """Return in one sentence how O0 compares with the unchanged script; None if the report does not have both."""
     found = _first_difference(report)
     if found is None:
         return None
@@ -30,7 +30,7 @@ def tell(report):
 
 
 def _first_difference(report):
-    """Return (step, loss at O0, loss unchanged) of the first that differ, () if none does, None if unknown."""
+    """Return (step, loss at O0, loss unchanged) of the first difference, () if there is none, None if unknown."""
     if report.baseline != UNCHANGED or FLOAT32 not in report.runs or UNCHANGED not in report.runs:
         return None
     one, other = report.runs[FLOAT32], report.runs[UNCHANGED]

@@ -3,9 +3,9 @@
 The baseline is trained with at least two seeds (the control, an A/A test). For each series, the losses and the metrics
 that the script logs, with ``end`` and ``area`` of ``curves``:
 
-    variation   V = root mean square of delta(g) over all pairs of baseline runs with different seeds, less the
-                variance that the scatter of the batches gives to it;
-                for ``end`` over the windows of the second half, for ``area`` over all windows
+    variation V = root mean square of delta(g) over all pairs of baseline runs with different seeds, minus the variance
+                that the scatter of the batches adds to it; for ``end`` over the windows of the second half, for
+                ``area`` over all windows
     allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
                 that falls and no metric, so that a lower loss is not a fault; otherwise its absolute value
@@ -22,13 +22,13 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
 A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the
 2 or 5 %: rounding moves a curve up and down.
 
-A level is rejected before that if it failed, if its loss is not finite for 20 steps in a row or to the end, or if more
-than a tenth of its steps were skipped, some of them after the first 25. It is not judged where there is no control,
-where fewer than 20 updates were made, where the runs saw different data, and where the baseline is not a usable
-reference: it is broken itself, or its own seeds are more than 100 % apart. Data are the same where the checksums of the
-batches are, however much a level rounds. Where these are not known, or differ, the data are different if first
-losses differ by more than 5 %; or the changes of the first 30 losses do not correlate in rank, though first losses or
-successive batches differ by 0.5 %, and the first three losses do not agree; and so of every other level.
+Before that, a level is rejected if it failed, if its loss is not finite for 20 steps in a row or until the end, or if
+more than a tenth of its steps were skipped, some of them after the first 25. It is not judged if there is no control,
+if fewer than 20 updates were made, if the runs saw different data, or if the baseline is not a usable reference: it is
+itself broken, or its own seeds are more than 100 % apart. Data are the same if the checksums of the batches are,
+however much a level rounds. If these are not known, or differ, the data are different if first losses differ by more
+than 5 %; or if the changes of the first 30 losses do not correlate in rank, though first losses or successive batches
+differ by 0.5 %, and the first three losses do not agree, for this and every other level.
 """
 
 import math
@@ -43,28 +43,29 @@ from .level_differences import END, MAX_NOISE, NOISE_ERRORS, Difference, find_di
 ACCEPTED, REJECTED, NOT_JUDGED, BASELINE = "accepted", "rejected", "not judged", "baseline"
 
 
-#: How many times its first value a baseline's loss must reach to have diverged. Others rise by design: those of a
-#: curriculum, of a generator, of a policy.
+#: The multiple of its first value that a baseline's loss must reach to have diverged. Smaller rises may be by design:
+#: those of a curriculum, a generator or a policy.
 DIVERGED = 50.0
 
-#: What is said where a lower loss is not better.
+#: The remark if a lower loss is not better.
 ALIKE = "the baseline's own loss rises, so what was judged is whether it trains alike, not its progress"
 
-#: From this variation between its seeds on, the baseline is not a usable reference.
+#: The variation between its seeds above which the baseline is not a usable reference.
 MAX_VARIATION = 1.0
 
-#: The relative difference of first losses, of equal weights and batches, that rounding may cause.
+#: The relative difference of first losses, with equal weights and batches, that rounding may cause.
 FIRST_LOSS = 0.05
 
-#: Where first losses, or those of successive batches, differ by more than rounding causes, the changes of the first
-#: losses of two runs must correlate: by how much where the first losses are similar, and where they are not. On equal
-#: data they correlate by 0.99 and more, less where a level does not learn. Of small trainings on other data 4 % had
-#: first losses within 5 %, and of these 2 % reached 0.5, and none of 890 reached 0.7.
+#: If first losses, or those of successive batches, differ by more than rounding explains, the changes of the first
+#: losses of two runs must correlate. These are the least correlations if the first losses are similar, and if they are
+#: not. On equal data, the correlation is 0.99 or more, or less if a level does not learn. Of small training runs on
+#: different data, 4 % had first losses within 5 %; of these, 2 % reached 0.5, and none of 890 reached 0.7.
 SIMILAR_FIRST_LOSS, FIRST_STEPS = 0.005, 30
 MIN_CORRELATION, MIN_CORRELATION_APART = 0.5, 0.75
 
-#: Runs whose first so many losses agree, within this share of the batches' scatter, saw the same data, whatever
-#: follows: a rough training goes another way from a skipped step on. On other data each does by a chance of 6 %.
+#: Runs whose first losses (this number of them) agree within this share of the batches' scatter saw the same data,
+#: whatever follows: unstable training may diverge at a skipped step. On different data, each loss agrees with a chance
+#: of 6 %.
 EQUAL_LOSSES, EQUAL_SHARE = 3, 0.1
 
 
@@ -73,8 +74,8 @@ class Verdict:
     """How a level compares with the baseline.
 
     ``kind``: accepted, rejected, not judged or baseline. ``text``: why, in one sentence. ``end``: the ``Difference`` at
-    the end of the first loss, or None where it is unknown. ``differences``: those of all series. ``progress``: whether
-    a lower loss was not a fault, or else only whether the level trains as the baseline does was judged.
+    the end of the first loss, or None if unknown. ``differences``: those of all series. ``progress``: True if a lower
+    loss is not a fault; otherwise only whether the level trains like the baseline was judged.
     """
 
     kind: str
@@ -108,7 +109,7 @@ def judge(report):
 
 
 def _broken(baseline):
-    """Return why a baseline cannot be compared with, or None."""
+    """Return why a baseline cannot be used for comparison, or None."""
     fault = failure(baseline)
     if fault:
         return fault
@@ -148,7 +149,7 @@ def _of_level(run, baseline, broken, data_agree):
 
 
 def _different_data(run, baseline):
-    """Say so if first losses of equal seed, with equal weights, are too far apart for rounding; or return None."""
+    """Return a message if first losses with equal seeds and weights differ by more than rounding explains, or None."""
     for own, base in zip([run] + run.repeats, [baseline] + baseline.repeats):
         first, reference = own.losses().get(0), base.losses().get(0)
         if (
@@ -165,13 +166,13 @@ def _different_data(run, baseline):
 
 
 def _had_same_data(run, baseline):
-    """Return whether the checksums of the data of two runs tell that they had the same."""
+    """Return whether the checksums of the data of two runs show that they had the same data."""
     told = [_agree_on(run.loaded, baseline.loaded), _agree_on(run.inputs, baseline.inputs)]
     return True in told and False not in told
 
 
 def _agree_on(checksums, others):
-    """Return whether checksums by step are equal; None where they tell nothing, such as where no step differs."""
+    """Return whether checksums by step are equal; None if that is not conclusive, such as when all steps are equal."""
     both = list(zip(checksums, others))
     if any(len(set(each) - {0}) < 2 for each in zip(*both)) or not both:
         return None
@@ -183,7 +184,7 @@ def _relative_gap(pair):
 
 
 def _told_apart(run, baseline, gap):
-    """Return that runs are too far apart to be compared, with the two losses that show it; ``gap``: of the first."""
+    """Return the message that runs differ too much to be compared, with the two losses; ``gap``: of the first."""
     base = dict(curves.points(baseline, ("loss", 0))[:FIRST_STEPS])
     pairs = {step: (loss, base[step]) for step, loss in curves.points(run, ("loss", 0)) if step in base}
     finite = [step for step in pairs if all(map(math.isfinite, pairs[step]))]
@@ -199,7 +200,7 @@ def _told_apart(run, baseline, gap):
 
 
 def _are_unrelated(run, baseline, gap):
-    """Return whether the first losses move more than rounding moves them, and not together, by step or by update."""
+    """Return whether the first losses vary more than by rounding, and do not correlate by step or by update."""
     name = ("loss", 0)
     steps = [curves.points(each, name)[:FIRST_STEPS] for each in (run, baseline)]
     updates = [list(enumerate(curves.curve(each, name)[:FIRST_STEPS])) for each in (run, baseline)]
@@ -220,7 +221,7 @@ def _compared(differences, progress):
 
 
 def _kind_and_text(differences):
-    """Return the verdict that differences, at least one, give, and why."""
+    """Return the verdict for one or more differences, and the reason."""
     rejected = [each for each in differences if each.is_rejected]
     worst = max(differences, key=lambda each: each.excess)
     if worst.variation is None:
@@ -238,10 +239,10 @@ def _kind_and_text(differences):
 
 
 def _missing(difference):
-    """Return what is missing to judge by a difference."""
+    """Return what is missing to judge a difference."""
     if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
         text = (
-            "it is known to \u00b1 {} only, because the losses of a window scatter; train longer, or with larger "
+            "it is only known to \u00b1 {}, because the losses of a window scatter; train longer, or with larger "
             "batches"
         )
         return text.format(percent(NOISE_ERRORS * difference.noise))
@@ -264,7 +265,7 @@ def _seeds(difference):
 
 
 def _told(difference):
-    """Return a difference for people: "loss ends 3 % over the baseline's"."""
+    """Return a difference as text: "loss ends 3 % over the baseline's"."""
     share, where = abs(difference.signed), "over" if difference.signed > 0 else "under"
     told = "far over" if math.isinf(share) else f"{percent(share)} {where}" if share else "at"
     return f"{difference.series} {difference.what} {told} the baseline's"

@@ -1,7 +1,7 @@
-"""Refuses to load, in a recorded run, a checkpoint that another run of the series has saved.
+"""Makes a recorded run refuse to load a checkpoint that another run of the series has saved.
 
-Scripts that resume save a checkpoint under the same name in every run. A run that continues from another's cannot be
-compared.
+Scripts that resume save a checkpoint under the same name in every run. A run that continues from another run's
+checkpoint cannot be compared.
 """
 
 import functools
@@ -17,8 +17,8 @@ from ..planned_run import PLACEHOLDER
 class Checkpoints:
     """Records the files that a run saves after its first step, and refuses those of other runs before it.
 
-    A file that another run saved before its first step, such as a preprocessed dataset, does not count as a checkpoint,
-    nor does one that was written after this run began.
+    A file that another run saved before its first step, such as a preprocessed dataset, does not count as a checkpoint;
+    neither does one that was written after this run began.
 
     Args:
         recorder: the ``Recorder`` of the run; ``loaded`` gets the files that are loaded before the first step.
@@ -72,7 +72,7 @@ def _path_of(file):
 
 def _refusal(path, other):
     return (
-        f"this run would go on from {path}, the checkpoint of the run {other}, and could not be compared. Give each "
-        f"run files of its own: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
+        f"this run would continue from {path}, the checkpoint of the run {other}, and could not be compared. Give "
+        f"run its own files: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
         f"runs/{PLACEHOLDER}; or start the script without resuming"
     )

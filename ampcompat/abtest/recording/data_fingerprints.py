@@ -1,6 +1,6 @@
-"""Fingerprints of the data of a run's first steps, by which ``judging.verdict`` sees that two runs had the same data.
+"""Checksums of the data of a run's first steps, with which ``judging.verdict`` detects whether runs had the same data.
 
-Losses alone do not tell it: those of a half level may be several percent away from float32's on equal batches.
+Losses alone do not show it: those of a half level may be several percent away from float32's on equal batches.
 """
 
 import ctypes
@@ -13,15 +13,15 @@ import torch
 from ...support.nested import tensors_in
 from ...support.torch_compat import thread_context
 
-#: Steps whose data are recorded; the tensors of each that count, and the elements of each tensor.
+#: The number of steps whose data are recorded, of tensors in each that count, and of elements of each tensor.
 STEPS, TENSORS, ELEMENTS = 30, 64, 4096
 
 
 class DataFingerprints:
-    """Sums of checksums over what data loaders returned, and over what models were called with, for the first steps.
+    """Sums of checksums of what data loaders returned, and of what models were called with, for the first steps.
 
-    A sum, since the threads of DataParallel call models in any order. Inputs that need a gradient, such as what a
-    generator gives to a discriminator, are left out: a level rounds them.
+    Sums are used since the threads of DataParallel call models in any order. Inputs that require a gradient, such as
+    what a generator passes to a discriminator, are left out because a level rounds them.
     """
 
     def __init__(self):
@@ -34,7 +34,7 @@ class DataFingerprints:
         names = ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
         for owner in [getattr(base, name, None) for name in names]:
             if "__next__" in vars(owner or object):
-                # The function inside: sessions replace the attribute, earlier or meanwhile.
+                # The inner function: sessions replace the attribute, earlier or meanwhile.
                 patches.redirect(inspect.unwrap(owner.__next__), self._watched)
 
     def _watched(self, following):
@@ -50,7 +50,7 @@ class DataFingerprints:
         if _is_traced():
             return
         compiler = sys.modules.get("torch._dynamo")
-        # Between two graphs the compiler takes what runs in Python for the model's, too.
+        # Between two graphs, the compiler treats Python code that runs as part of the model, too.
         add = self._add if compiler is None else compiler.disable(self._add)
         add(self._inputs, arguments)
 
@@ -59,7 +59,7 @@ class DataFingerprints:
             samples += [_sample(each) for each in tensors_in(value) if _is_data(each)][: TENSORS - len(samples)]
 
     def end_step(self):
-        """Return (checksum of what was loaded, checksum of inputs) of the step that ends, 0 without any; or None."""
+        """Return (checksum of loaded data, checksum of inputs) of the step that ends, 0 if there are none; or None."""
         if self._steps == STEPS:
             return None
         found = [sum(map(_checksum, samples)) % 2**31 for samples in (self._loaded, self._inputs)]
@@ -69,7 +69,7 @@ class DataFingerprints:
 
 
 def _is_traced():
-    """Return whether what runs now is recorded or transformed, so that tensors have no values of their own."""
+    """Return whether the running code is traced or transformed, so that tensors have no values of their own."""
     return (thread_context.functorch_level(), thread_context.jit_tracing_state()) != (None, None)
 
 
@@ -81,7 +81,7 @@ def _is_data(tensor):
 
 
 def _sample(tensor):
-    """Return a tensor's shape, and up to about ``ELEMENTS`` of its elements as a tensor of its own, on its device."""
+    """Return a tensor's shape, and up to about ``ELEMENTS`` of its elements as a new tensor on its device."""
     with thread_context.without_dispatch_modes(), thread_context.without_gradients():
         flat = tensor.detach().reshape(-1)
         return tuple(tensor.shape), flat[:: flat.numel() // ELEMENTS + 1].clone()

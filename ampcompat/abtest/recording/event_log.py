@@ -1,6 +1,6 @@
 """The events of a recorded run, one JSON object per line of a file, so that a killed run keeps what was measured.
 
-Events are dicts with one of these keys, and what belongs to it:
+Events are dicts with one of these keys, and the values that belong to it:
 
     environment   {…}: versions, platform and device of the run
     backend       what casts functions, or None
@@ -85,12 +85,12 @@ class EventWriter:
 
 
 class EventReader:
-    """Reads a file of events while another process writes it."""
+    """Reads a file of events while another process is writing it."""
 
     def __init__(self, path):
         self._path = path
         self._position = 0
-        self._incomplete = ""  # the last line, as far as it is written
+        self._incomplete = ""  # the last line, as far as it has been written
 
     def new_events(self):
         """Return the events that were written since the last call."""

@@ -4,19 +4,19 @@ from ...tools.diagnostics.diagnosis import OverflowDiagnosis
 from ...tools.memory.memory_observer import MemoryObserver
 from .layer_errors import LayerErrors
 
-#: Of every twenty steps ten are watched for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
-#: hooks, so that their times are those of the script (see ``summary.steady_steps``).
+#: Of every twenty steps, ten have hooks for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
+#: hooks, so their times are those of the script (see ``summary.steady_steps``).
 CYCLE, WATCHED, FIRST = 20, 10, 4
 
-#: Steps in which memory is measured, besides every 200th: watched ones. Not the first, and some after the skips that a
-#: dynamic scale may begin with, since an optimizer has no state before it has stepped.
+#: Steps in which memory is measured, in addition to every 200th: steps with hooks. Not the first, and some after the
+#: initial skips of a dynamic scale, since an optimizer has no state before its first step.
 MEASURED = (1, 2, 5, 20, 60, 100)
 
 
 class DiagnosisEvents:
-    """Turns the results of the diagnosis into events, and pauses it in the steps that are timed.
+    """Turns the results of the diagnosis into events, and pauses the diagnosis in the steps that are timed.
 
-    One event of each explanation of a skipped step, and of each warning of a value that grows.
+    One event for each explanation of a skipped step, and for each warning about a value that grows.
     """
 
     def __init__(self, diagnosis):
@@ -25,11 +25,11 @@ class DiagnosisEvents:
 
     @property
     def is_watching(self):
-        """Whether the diagnosis slows the current step."""
+        """Whether the diagnosis slows down the current step."""
         return not self._diagnosis.is_paused
 
     def step_ended(self, next_step):
-        """Pause the diagnosis for the next steps, or resume it: by turns, and after an unwatched step was skipped."""
+        """Pause the diagnosis for the next steps, or resume it: in turns, and after an unwatched step was skipped."""
         place = 0 if next_step is None else (next_step + FIRST) % CYCLE
         if place == WATCHED:
             self._diagnosis.is_paused = True
@@ -73,11 +73,11 @@ class MemoryEvents:
 
 
 def add_observers(recorder, diagnose=True, memory=True, layers=False):
-    """Return the observers of a recorded run, ``recorder`` among them, and add the others' events to its sources."""
+    """Return the observers of a recorded run, including ``recorder``, and add the others' events to its sources."""
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
     compared = [LayerErrors(measured=MEASURED)] if layers else []
     recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
     recorder.sources += compared
-    # The recorder is last: it may stop the run after a step, which the others must have observed by then.
+    # The recorder is last: it may stop the run after a step, which the others must observe first.
     return compared + diagnoses + meters + [recorder]

@@ -1,4 +1,4 @@
-"""Forces an opt level and options on a training of this process, records it, and says how it ended."""
+"""Forces an opt level and options on a training run in this process, records it, and reports how it ended."""
 
 import contextlib
 import importlib
@@ -39,9 +39,9 @@ class RunOptions:
         layers: compare each layer with float32 in a few steps.
         initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
             ``keep_fp32`` are added to the script's.
-        losses_by_line: number losses by their line in the script, and record trainings without amp too.
-        watch: the name of a module whose ``make(recorder, steps)`` returns one more observer: a context manager around
-            the training that is a source of events too (see ``Recorder.sources``).
+        losses_by_line: number losses by their line in the script, and also record training without amp.
+        watch: the name of a module whose ``make(recorder, steps)`` returns an additional observer: a context manager
+            around the training that is also a source of events (see ``Recorder.sources``).
         hidden_files: files whose frames are left out at the start of a traceback.
     """
 
@@ -68,7 +68,7 @@ class RunOptions:
 
 
 def _value(name, value):
-    """Return an option of ``amp.initialize``, whose dtypes a command line and JSON write as their names."""
+    """Return an option of ``amp.initialize``; command lines and JSON contain dtypes as names."""
     return getattr(torch, value) if name in DTYPE_OPTIONS and isinstance(value, str) else value
 
 
@@ -76,7 +76,7 @@ def _value(name, value):
 def recorded_at(level, recorder, options, checkpoints=()):
     """Force an opt level (None: the script's own) and record every session of the block; close them afterwards.
 
-    The level is forced by environment variables, as ``ampcompat run`` does it, so that worker processes see it too.
+    The level is forced by environment variables, as in ``ampcompat run``, so that it applies to worker processes too.
 
     Args:
         level: the level, or None.
@@ -117,7 +117,7 @@ def recorded_at(level, recorder, options, checkpoints=()):
 
 
 def run_to_end(recorder, function, hidden_files):
-    """Call a training function and return the event of its end, whatever it raises.
+    """Call a training function and return the event of its end, even if it raises.
 
     Args:
         recorder: its ``Recorder``.
@@ -180,7 +180,7 @@ def environment():
 
 
 def machine():
-    """Return the name of the CPU, as Linux has it, and the number of its cores."""
+    """Return the name of the CPU, as reported by Linux, and the number of its cores."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))

@@ -1,8 +1,9 @@
-"""How much error each layer adds: its output and its params' gradients, against float32 on the same weights and inputs.
+"""The error that each layer adds: its output and its params' gradients, compared with float32 on the same inputs.
 
-The error of a layer (a module without children) is that of its own call: the same call is repeated in float32 with the
-weights, inputs and random state that it had. So it is not that of the layers before it. The error of a param's gradient
-is that of the whole backward pass: the model is run again in float32, and backward from the gradient at its output.
+The error of a layer (a module without children) is that of its own call: the call is repeated in float32 with the same
+weights, inputs and random state. So it does not include the error of the layers before it. The error of a param's
+gradient is that of the whole backward pass: the model is run again in float32, with a backward pass from the gradient
+of its output.
 
     error = norm of (value - float32 value) / norm of the float32 value, in float64
 """
@@ -18,11 +19,11 @@ from ...support.observer import Observer
 from ...support.torch_compat import features
 from ...support.uncopied_hook import ModuleHook
 
-#: The steps in which layers are compared; in these no memory is measured, and no time is taken.
+#: The steps in which layers are compared; memory and time are not measured in these.
 STEPS = (3, 16, 36)
 
-#: Where gradients overflow in such a step, the loss scale is too large, and no layer is to blame: so many steps are
-#: tried until one does not.
+#: If gradients overflow in such a step, the loss scale is too large, and no layer is at fault. Up to this number of
+#: steps is tried until one does not overflow.
 TRIES = 20
 
 
@@ -30,12 +31,12 @@ class LayerErrors(Observer):
     """Compares layers with float32 in a few steps of a session.
 
     Attributes:
-        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan of a layer that was
-            never compared, inf of a gradient that overflowed in each step that was tried.
+        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan for a layer that was never
+            compared, inf for a gradient that overflowed in each step that was tried.
 
     Args:
         steps: the steps in which layers are compared.
-        measured: steps that are not tried in place of one with an overflow, since memory is measured in them.
+        measured: steps that are not used instead of one with an overflow, since memory is measured in them.
     """
 
     def __init__(self, steps=STEPS, measured=()):
@@ -54,7 +55,7 @@ class LayerErrors(Observer):
     # -- what the recorder calls ---------------------------------------------------------------------------------------
 
     def step_ended(self, next_step):
-        """Compare in ``next_step`` if it is one of the steps, or in place of one in which gradients overflowed."""
+        """Compare in ``next_step`` if it is one of the steps, or replaces one in which gradients overflowed."""
         if self.is_watching:
             self._tries = self._tries - 1 if self._has_overflowed else 0
         if next_step in self._steps:
@@ -93,7 +94,7 @@ class LayerErrors(Observer):
         self._handles = []
 
     def after_backward(self, backward):
-        """Compare the gradients of the params, if the step has one forward pass."""
+        """Compare the gradients of the params if the step has one forward pass."""
         if not self.is_watching or len(self._whole) != 1 or backward.delay_unscale:
             return
         reference, args, kwargs, state, gradients = self._whole.pop()
@@ -150,7 +151,7 @@ class LayerErrors(Observer):
         return _Float32(self, state)
 
     def _note(self, errors, name, value, expected):
-        if torch.isfinite(expected).all():  # otherwise the input was not, and no layer is to blame
+        if torch.isfinite(expected).all():  # otherwise the input was not finite, and no layer is at fault
             errors[name] = max(relative_error(value, expected), errors.get(name, math.nan))
         self._has_news = True
 
@@ -164,7 +165,7 @@ class LayerErrors(Observer):
 
 
 class _Float32:
-    """A context in which casts are off and random numbers are those of ``state``; restores them afterwards."""
+    """A context in which casts are disabled and the random state is ``state``; restores both afterwards."""
 
     def __init__(self, errors, state):
         self._errors, self._state = errors, state
@@ -183,7 +184,7 @@ class _Float32:
 
 
 def relative_error(value, expected):
-    """Return norm(value - expected) / norm(expected) of two tensors in float64; inf where ``value`` is not finite."""
+    """Return norm(value - expected) / norm(expected) of two tensors in float64; inf if ``value`` is not finite."""
     value, expected = value.detach().double(), expected.detach().double()
     if not torch.isfinite(value).all():
         return float("inf")
@@ -200,7 +201,7 @@ def _float_copy(module):
 
 
 def _detached(value):
-    """Return nested arguments in which floating tensors are float32 copies."""
+    """Return nested arguments in which floating-point tensors are float32 copies."""
     if isinstance(value, torch.Tensor):
         return value.detach().float().clone() if value.is_floating_point() else value.clone()
     if isinstance(value, dict):

@@ -27,7 +27,7 @@ def log(name, value):
 
 @contextlib.contextmanager
 def recording(recorder):
-    """Give what is logged within the block to ``recorder.log(name, value)``."""
+    """Pass everything that is logged within the block to ``recorder.log(name, value)``."""
     _recorders.append(recorder)
     with PatchStack() as patches:
         missing = [name for name in WRITERS if name not in sys.modules]

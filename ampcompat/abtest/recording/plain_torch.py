@@ -1,7 +1,7 @@
-"""Records a training that does not call ``amp.initialize``: backward passes, optimizer steps and ``GradScaler``.
+"""Records training that does not call ``amp.initialize``: backward passes, optimizer steps and ``GradScaler``.
 
-A plain loop has no numbers for its losses. So in a series with such a script the losses of every run are numbered by
-the line that they come from, in the order in which these lines run first.
+A plain loop does not number its losses. So in a series with such a script, the losses of every run are numbered by
+their line, in the order in which these lines first run.
 """
 
 import functools
@@ -22,7 +22,7 @@ from .recorder import StepLimitReached
 
 
 class Pass(NamedTuple):
-    """A backward pass, as ``Observer.before_backward`` gets it."""
+    """A backward pass, as passed to ``Observer.before_backward``."""
 
     loss: Any
     loss_id: int
@@ -31,7 +31,7 @@ class Pass(NamedTuple):
 
 
 class PlainOptimizer:
-    """Stands for an optimizer, as an ``OptimizerRecord`` does for a ``Recorder``."""
+    """Represents an optimizer for a ``Recorder``, like an ``OptimizerRecord``."""
 
     def __init__(self):
         self.skips = self
@@ -44,7 +44,7 @@ class PlainOptimizer:
 
 
 class NumberedLosses(Observer):
-    """Passes everything on to a ``Recorder``, with the losses numbered by ``number()``."""
+    """Forwards everything to a ``Recorder``, with the losses numbered by ``number()``."""
 
     def __init__(self, recorder, number):
         self._recorder, self._number = recorder, number
@@ -52,19 +52,19 @@ class NumberedLosses(Observer):
         self.before_step, self.after_step = recorder.before_step, recorder.after_step
 
     def before_backward(self, backward):
-        """Pass it on."""
+        """Forward it."""
         self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.records))
 
 
 class PlainTraining:
-    """Tells a ``Recorder`` what a plain training does; while a session is open it does nothing.
+    """Reports plain training to a ``Recorder``; while a session is open, it does nothing.
 
-    Optimizers are known from the time they are made. A step of the run ends when all of them have stepped, or when a
-    line with a backward pass runs again after a step.
+    Optimizers are known from their creation on. A step of the run ends when all of them have stepped, or when a line
+    with a backward pass runs again after a step.
 
     Args:
         recorder: the ``Recorder``.
-        observers: sources of events of the recorder that also observe a plain training: its backward passes.
+        observers: sources of events of the recorder that also observe the backward passes of plain training.
     """
 
     def __init__(self, recorder, observers=()):
@@ -77,11 +77,11 @@ class PlainTraining:
         self._step, self._passes, self._stepped = 0, {}, []  # in this step: loss_id -> optimizer steps before it
 
     def number(self):
-        """Return the number of the loss of the line of the script that runs now."""
+        """Return the number of the loss of the running line of the script."""
         return self._loss_ids.setdefault(script_line(), len(self._loss_ids))
 
     def watch(self, patches):
-        """Patch torch until ``patches`` is undone; not before 2.0, which has no hooks of all optimizers."""
+        """Patch torch until ``patches`` is undone; does nothing before 2.0, which has no global optimizer hooks."""
         optim = sys.modules[torch.optim.Optimizer.__module__]
         if not hasattr(optim, "register_optimizer_step_post_hook"):
             return
@@ -120,7 +120,7 @@ class PlainTraining:
         return watched
 
     def _watch_models_of(self, optimizer):
-        """Watch the models that an optimizer trains, unless all of its params are in watched ones."""
+        """Watch the models that an optimizer trains, unless all of its params are in watched models."""
         if not self._params.issuperset(trained_params([optimizer])):
             models = outermost([optimizer])
             self._params.update(*map(params_in, models))
@@ -130,7 +130,7 @@ class PlainTraining:
         @functools.wraps(script)
         def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
             self._params.clear()
-            self._recorder.forget_models()  # the compiler would read the hooks
+            self._recorder.forget_models()  # the compiler would trace the hooks
             return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
         return watched
@@ -170,12 +170,12 @@ class PlainTraining:
 
         return watched
 
-    # -- what the recorder is told -------------------------------------------------------------------------------------
+    # -- reports to the recorder ---------------------------------------------------------------------------------------
 
     def _before_backward(self, loss):
         if not self._recorder.is_initialized:
             self._recorder.initialized(SimpleNamespace(choice=None), [], [])
-            self._recorder.sources[:] = self._observers  # the others measure models that amp knows
+            self._recorder.sources[:] = self._observers  # the others measure models known to amp
         loss, scale = self._unscaled(loss)
         loss_id = self.number()
         self._begin_step_if_ended()
@@ -206,7 +206,7 @@ class PlainTraining:
         if not _is_amp_in_use():
             plain = self._optimizers[optimizer]
             plain.steps += 1
-            self._end_step(plain, getattr(optimizer, "found_inf", False))  # what GradScaler gives to fused optimizers
+            self._end_step(plain, getattr(optimizer, "found_inf", False))  # set by GradScaler for fused optimizers
 
     def _end_step(self, plain, found_inf):
         plain.found_inf = found_inf
@@ -216,9 +216,9 @@ class PlainTraining:
 
 
 def limit_steps(recorder, patches):
-    """End a training that amp is not used in after the recorder's limit of steps; from torch 2.0 on.
+    """End training without amp after the recorder's limit of steps; from torch 2.0 on.
 
-    Such a run has nothing to record, so that it need not go on to its end.
+    Such a run has nothing to record, so it need not continue to its end.
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
     if not hasattr(optim, "register_optimizer_step_post_hook"):

@@ -1,8 +1,8 @@
 """Records the losses, loss scales, skipped steps, times and samples of a run, step by step.
 
-With several optimizers a step of the run ends when every optimizer that amp knows has stepped in it, or before one of
-them steps a second time: the generator and the discriminator of a GAN make one step, and of five critic updates before
-one of the generator each makes one.
+With several optimizers, a step of the run ends when every optimizer known to amp has stepped in it, or before one of
+them steps a second time. The generator and the discriminator of a GAN make one step together, and if there are five
+critic updates for one of the generator, each of them makes one.
 """
 
 import time
@@ -20,7 +20,7 @@ from .event_log import apply_event
 
 
 class StepLimitReached(BaseException):
-    """Ends a training loop from within. Not an ``Exception``, so that scripts that catch exceptions end too."""
+    """Raised to end a training loop. Not an ``Exception``, so that scripts that catch exceptions end too."""
 
 
 class Recorder(Observer):
@@ -29,7 +29,7 @@ class Recorder(Observer):
     Reading the losses synchronizes with the device once, at the end of each step.
 
     Args:
-        steps: raise ``StepLimitReached`` after so many; None lets the run end by itself.
+        steps: raise ``StepLimitReached`` after this number of steps; None lets the run end by itself.
         on_event: called with every event (see ``event_log``), or None.
     """
 
@@ -63,7 +63,7 @@ class Recorder(Observer):
         self._metrics.append((name, value))
 
     def watch_models(self, models):
-        """Count the batches that these models are called with; they may be watched already."""
+        """Count the batches that these models are called with; they may already be watched."""
         self._batches.register_hooks(models)
 
     def forget_models(self):
@@ -87,7 +87,7 @@ class Recorder(Observer):
             self._end_step()
         self._optimizer_records.update(backward.records)
         self._batches.end_pass()
-        # A copy, since training loops are free to change a loss in place afterwards.
+        # A copy, since training loops may change a loss in place afterwards.
         self._passes.append((backward.loss_id, backward.loss.detach().clone(), backward.scale))
 
     def before_step(self, record):
@@ -169,7 +169,7 @@ def _mean(loss):
 
 
 class BatchSizes:
-    """Counts the samples of a step: for each backward pass, the largest batch of a forward pass before it.
+    """Counts the samples of a step: for each backward pass, the largest batch of the forward passes before it.
 
     The size of a batch is the first dimension of the first tensor that a model is called with.
 
@@ -203,7 +203,7 @@ class BatchSizes:
         self._samples, self._largest = self._samples + self._largest, 0
 
     def end_step(self, several_optimizers):
-        """Return the samples of the step that ends, or None where they cannot be counted."""
+        """Return the samples of the step that ends, or None if they cannot be counted."""
         samples, self._samples = self._samples, 0
         return samples if samples and not several_optimizers else None
 

@@ -1,7 +1,7 @@
 """The charts of one or several reports: data for the specifications of Vega-Lite in ``chart_specifications.json``.
 
-The interactive page and images are made from the same specifications. A level has the same colour everywhere, from the
-palette of Okabe and Ito, which colour-blind readers can distinguish; reports differ by their dashes.
+The interactive page and images use the same specifications. A level has the same color everywhere, from the palette of
+Okabe and Ito, which color-blind readers can distinguish; reports differ in their dashes.
 """
 
 import json
@@ -28,7 +28,7 @@ COLOURS = dict(O0="#808080", O1="#0072b2", O2="#d55e00", O3="#009e73", O4="#aa44
 SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
 POINTS = 400
 
-#: A chart is logarithmic at first where its values span more than this; differences above 100 % are beyond the axis.
+#: A chart is logarithmic by default if its values span more than this; differences above 100 % are beyond the axis.
 LOGARITHMIC = 1e4
 
 
@@ -74,7 +74,7 @@ def interactive(spec):
 
 
 def _zoomed(name, scale):
-    """Return a scale whose ends are those of a zoom, where there is one."""
+    """Return a scale with the range of a zoom, if there is one."""
     low, high = scale.get("domain", ("null", "null"))
     scale = {key: value for key, value in scale.items() if key != "domain"}
     ends = {"domainMin": ("low", low), "domainMax": ("high", high)}
@@ -83,7 +83,7 @@ def _zoomed(name, scale):
 
 
 def legend(reports):
-    """Return what the legend of a page has of ``[(name, Report), …]``: its runs, their colours, seeds and dashes."""
+    """Return the data of a page's legend for ``[(name, Report), …]``: runs, colors, seeds and dashes."""
     named = [(name if len(reports) > 1 else "", report) for name, report in reports]
     palette, names = _palette(named), [name for name, _ in named]
     return [
@@ -109,7 +109,7 @@ def figure(drawn, title="", lines=()):
 
     Args:
         drawn: what ``charts`` returned.
-        title, lines: what stands above the charts, such as the script and the verdicts.
+        title, lines: the text above the charts, such as the script and the verdicts.
     """
     params = {param["name"]: param for chart in drawn for param in chart.spec.get("params", ())}
     rows = [drawn[place : place + 2] for place in range(0, len(drawn), 2)]
@@ -157,7 +157,7 @@ def _runs(named):
 
 
 def _palette(named):
-    """Return ``{run: its colour}``; variants get colours that no level among the runs has, while there are any."""
+    """Return ``{run: its color}``; variants get colors that no level among the runs has, as long as there are any."""
     levels = {fields["run"]: level for level, fields, _ in _runs(named)}
     free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] or COLOURS.values())
     return {run: COLOURS.get(level) or next(free) for run, level in levels.items()}
@@ -186,11 +186,11 @@ def _marked(rows):
 
 
 def _lines(runs, mark, encoding):
-    """Return a layer with a line for each run: later ones are narrower, so that lines that coincide are all seen."""
+    """Return a layer with a line for each run: later ones are narrower, so that overlapping lines are all visible."""
     lines = _read("lines")
     lines["mark"].update(mark)
     lines["encoding"].update(encoding)
-    # In another order than the colours: Vega-Lite draws one legend for scales of equal domains.
+    # In a different order than the colors: Vega-Lite draws one legend for scales with equal domains.
     lines["encoding"]["strokeWidth"]["scale"] = {"domain": runs[::-1], "range": [1.5, min(6.5, 1.5 + len(runs))]}
     return lines
 
@@ -203,7 +203,7 @@ def _values(named, name, names):
     for _, fields, run in _runs(named):
         for seed, each in enumerate([run] + run.repeats, 1):
             rows += _rows(curves.points(each, name), seed=seed, **fields)
-    rows.sort(key=lambda row: -row["seed"])  # what comes first is drawn first: other lines cover it
+    rows.sort(key=lambda row: -row["seed"])  # the first is drawn first, below the other lines
     kind, own = name
     losses = [each for each in names if each[0] == "loss"]
     title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
@@ -303,9 +303,9 @@ def _memory(named):
 
 
 def _memory_rows(name, run):
-    """Return the rows of one bar: its parts, and what the formula gives for those that it knows.
+    """Return the rows of one bar: its parts, and the formula's values for those that it predicts.
 
-    Where nothing was measured the parts are the formula's.
+    If nothing was measured, the parts are the formula's.
     """
     rows, measured = [], run.memory if run.memory is not None else run.predicted
     for place, kind in enumerate(KINDS):

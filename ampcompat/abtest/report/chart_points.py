@@ -1,4 +1,4 @@
-"""Prepares series of (step, value) points for drawing: smooths and thins long ones, leaves gaps for nan and inf.
+"""Prepares series of (step, value) points for drawing: smooths and thins long series, with gaps for nan and inf.
 
 Thinning keeps the lowest and the highest value of each stretch, as in M4 (Jugel, Jerzak, Hackenbroich, Markl, *M4: a
 visualization-oriented time series data aggregation*, VLDB 2014), so that the drawn line covers the same pixels.
@@ -11,7 +11,7 @@ from bisect import bisect_left
 def thinned(points, max_points):
     """Return at most about ``max_points`` points: the lowest, the highest and one gap of each stretch, in order.
 
-    So a spike of one step in a hundred thousand is still drawn.
+    So a spike in one of a hundred thousand steps is still drawn.
     """
     kept = []
     for _, known, gaps in _stretches(points, max_points, 3):
@@ -22,7 +22,7 @@ def thinned(points, max_points):
 
 
 def averaged(points, max_points):
-    """Return at most ``max_points`` points: the mean of each stretch, and one gap where it has any."""
+    """Return at most ``max_points`` points: the mean of each stretch, and one gap if it has any."""
     kept = []
     for step, known, gaps in _stretches(points, max_points, 2):
         kept += ([(step, _mean([value for _, value in known]))] if known else []) + [(step, math.nan) for _ in gaps[:1]]
@@ -50,7 +50,7 @@ def smoothed(points, width):
 
 
 def _mean(values):
-    # Not a difference of running sums: after one loss of 1e30 that would be rounding error.
+    # Not a difference of running sums: after one loss of 1e30, that would be only rounding error.
     try:
         return math.fsum(values) / len(values)
     except OverflowError:

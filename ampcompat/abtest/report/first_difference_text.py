@@ -1,4 +1,4 @@
-"""What ``ab --first-difference`` has found, in sentences and in a table, for the terminal and the page."""
+"""The results of ``ab --first-difference`` as sentences and a table, for the terminal and the page."""
 
 import math
 
@@ -6,13 +6,13 @@ from .tables import Table
 
 
 def paragraphs(report):
-    """Return lists of sentences; an empty list where no step was compared."""
+    """Return lists of sentences; an empty list if no step was compared."""
     compared = report.step_comparison
     if compared is None:
         return []
     told = [_first(report.first_difference, compared)]
     if compared.parted is not None:
-        told.append([f"The two steps part at {_place(compared.parted)}: {compared.parted.told}."])
+        told.append([f"The two steps diverge at {_place(compared.parted)}: {compared.parted.told}."])
     told[-1].append(_counts(compared))
     return told
 
@@ -37,7 +37,7 @@ def _first(first, compared):
 
 
 def _what(first):
-    return "it " + first.told if first.told.split()[0] in ("takes", "computes", "runs") else first.told
+    return "it " + first.told if first.told.split()[0] in ("takes", "uses", "computes", "runs") else first.told
 
 
 def _place(op):
@@ -60,7 +60,7 @@ def _counts(compared):
 
 
 def table(report):
-    """Return a list of one table, with the operations that introduce most error; an empty list if there are none."""
+    """Return a list of one table, with the operations that introduce the most error, or an empty list."""
     compared = report.step_comparison
     if compared is None or not compared.largest:
         return []

@@ -1,6 +1,6 @@
-"""Renders one or several reports as one self-contained HTML page: the data of the template ``page.html``.
+"""Renders one or several reports as one self-contained HTML page, from the template ``page.html``.
 
-The page loads nothing. Without JavaScript, in print and for screen readers the charts are images in it.
+The page does not load anything. Without JavaScript, in print and for screen readers, the charts are images in it.
 """
 
 import html
@@ -14,7 +14,7 @@ from ..judging.advice import best_level
 from ..judging.summary import summarize
 from . import build_charts, first_difference_text, renderer, tables
 
-#: Causes of skipped steps that are shown at once; the others are in a ``<details>`` element.
+#: The number of causes of skipped steps that are shown; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
 
 #: How wide a chart is drawn for readers without JavaScript.
@@ -32,9 +32,9 @@ def to_html(reports, summaries=None, drawn=None, live=None):
 
     Args:
         reports: a ``Report``, or several as ``[(name, Report), …]``, which share the tables and charts.
-        live: the version of a page that a server replaces as runs go on; it has no images for readers without
+        live: the version of a page that a server updates during the runs; it has no images for readers without
             JavaScript.
-        summaries, drawn: what ``summarize`` returned for each, and ``charts.charts(reports)``, where that is known.
+        summaries, drawn: the results of ``summarize`` for each, and of ``charts.charts(reports)``, if known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
     drawn = drawn or build_charts.charts(reports)
@@ -65,7 +65,7 @@ def _template():
 
 
 def _allowed(value):
-    """Return a value for the page, without code points that a page cannot hold."""
+    """Return a value for the page, without code points that a page cannot contain."""
     return value if hasattr(value, "__html__") else _CONTROLS.sub("\ufffd", str(value))
 
 
@@ -94,6 +94,6 @@ def packed(spec):
 
 
 def to_frame(report):
-    """Return the page of a report in a frame, which notebooks show as the report."""
+    """Return the page of a report in a frame, which notebooks display for the report."""
     frame = '<iframe style="width: 100%; height: 60rem; border: 0" srcdoc="{}"></iframe>'
     return frame.format(html.escape(to_html(report)))

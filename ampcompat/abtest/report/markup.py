@@ -1,4 +1,4 @@
-"""The table of a report for a pull request (Markdown) or a paper (LaTeX), with a footnote of where it was measured."""
+"""The table of a report for a pull request (Markdown) or a paper (LaTeX), with a footnote on how it was measured."""
 
 from ..judging import equivalence
 from ..judging.summary import emulates_half, summarize
@@ -6,7 +6,7 @@ from ..row_names import name_of
 from . import tables
 from .number_format import percent
 
-#: Columns of the overview that are left out: they follow from others, or are useful only while trying things out.
+#: Columns of the overview that are left out: they follow from others, or are useful only for interactive work.
 LEFT_OUT = ("to target", "samples/s")
 
 #: Characters that LaTeX needs escaped.
@@ -56,7 +56,7 @@ def _table(report, summary):
 
 
 def _notes(report):
-    """Return what was measured, where, and what the columns mean, one sentence each."""
+    """Return what was measured and where, and the meaning of the columns, one sentence each."""
     values, runs = report.environment, report.runs.values()
     seeds = sorted({1 + len(run.repeats) for run in runs})
     told = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else "".join(map(str, seeds)) or "no"

@@ -1,22 +1,22 @@
-"""Formats losses, shares, bytes and times for people; an unknown value is a dash, never 0."""
+"""Formats losses, shares, bytes and times for display; an unknown value is a dash, never 0."""
 
 import functools
 import math
 
 UNKNOWN = "-"
 
-#: No number is given for larger shares: where a level has diverged, its digits mean nothing.
+#: Larger shares are not shown: if a level has diverged, the digits are meaningless.
 LARGEST_SHARE = 10.0
 
 
 def _of_known(function):
-    """Let a function of a number return a dash for None."""
+    """Make a function of a number return a dash for None."""
     return functools.wraps(function)(lambda value, *more: UNKNOWN if value is None else function(value, *more))
 
 
 @_of_known
 def number(value, digits=4):
-    """Return a loss: four significant digits, or nan and inf as such; an exponent only where it is short for zeros."""
+    """Return a loss: four significant digits, or nan and inf as such; an exponent only if it replaces zeros."""
     if not math.isfinite(value):
         return repr(value)
     if value != 0 and not 1e-4 <= abs(value) < 1e7:
@@ -27,7 +27,7 @@ def number(value, digits=4):
 
 @_of_known
 def percent(share):
-    """Return a share in percent: two significant digits where it is small."""
+    """Return a share in percent: two significant digits if it is small."""
     if not math.isfinite(share):
         return repr(share)
     hundredths = 100.0 * min(share, LARGEST_SHARE)
@@ -57,7 +57,7 @@ def size(count):
 
 @_of_known
 def scale(value):
-    """Return a loss scale: without decimals where it is whole."""
+    """Return a loss scale: without decimals if it is whole."""
     return f"{value:g}" if value < 1e6 else f"2^{math.log2(value):g}"
 
 
@@ -68,7 +68,7 @@ def milliseconds(seconds):
 
 
 def seconds(value):
-    """Return seconds with three digits, from 100 on as 12:30 or 1:02:03."""
+    """Return seconds with three digits; from 100 on as 12:30 or 1:02:03."""
     return f"{number(value, 3)} s" if value < 100 else duration(value)
 
 

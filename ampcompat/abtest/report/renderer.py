@@ -1,7 +1,7 @@
-"""Draws Vega-Lite specifications as images, and returns the JavaScript that makes them interactive, by vl-convert.
+"""Draws Vega-Lite specifications as images, and returns the JavaScript for interactive ones, with vl-convert.
 
-One specification makes the chart of the page and that of the image. vl-convert alone is enough for that: it has no
-dependencies and one wheel for Python 3.7 to 3.13, where Altair, which would write the same specifications, differs.
+The same specification is used for the chart of the page and that of the image. This only needs vl-convert, which has no
+dependencies and one wheel for Python 3.7 to 3.13; Altair, which would write the same specifications, differs.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ FORMATS = ("png", "svg", "pdf")
 
 
 def is_installed():
-    """Return whether pages and images can be made."""
+    """Return whether pages and images can be created."""
     return all(importlib.util.find_spec(name) is not None for name in ("vl_convert", "jinja2"))
 
 
@@ -32,7 +32,7 @@ def library(name):
 
 
 def javascript():
-    """Return JavaScript that defines ``vegaEmbed``; it loads nothing."""
+    """Return JavaScript that defines ``vegaEmbed`` and does not load anything."""
     # Within a script element "</script" would end it; it occurs in strings at most.
     return library("vl_convert").javascript_bundle(vl_version=VEGA_LITE).replace("</script", "<\\/script")
 
@@ -43,11 +43,11 @@ def image(spec, kind, **options):
 
 
 def format_of(path):
-    """Return the format of an image by the ending of its name; an ``AmpError`` names the possible endings."""
+    """Return the format of an image by its file extension; an ``AmpError`` lists the possible ones."""
     kind = os.path.splitext(str(path))[1].lower().lstrip(".")
     if kind not in FORMATS:
         formats = ", ".join("." + name for name in FORMATS)
-        raise AmpError(f"Cannot draw {path}: its ending must be one of {formats}.")
+        raise AmpError(f"Cannot draw {path}: its extension must be one of {formats}.")
     return kind
 
 
@@ -56,9 +56,9 @@ def save_figure(reports, path, scale=1.5, drawn=None):
 
     Args:
         reports: a ``Report``, or several as ``[(name, Report), …]``, which are drawn in the same charts.
-        path: its ending selects the format: png, svg or pdf.
+        path: its extension selects the format: png, svg or pdf.
         scale: pixels of a PNG per unit; an image is about 1,100 units wide.
-        drawn: what ``charts.charts(reports)`` returned, where that is known.
+        drawn: the result of ``charts.charts(reports)``, if known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
     kind = format_of(path)

@@ -1,13 +1,13 @@
-"""What differs between reports: settings, versions and arguments of what was run."""
+"""Differences between reports: settings, versions and arguments of the runs."""
 
 from ..row_names import noun
 
-#: What every series has its own of, and what follows from other values.
+#: Values that differ in every series, or follow from other values.
 OWN = ("target", "tolerance")
 
 
 def settings_of(report):
-    """Return ``{name: value as text}`` of what determines the runs of a report."""
+    """Return ``{name: value as text}`` of the settings that determine the runs of a report."""
     baseline = report.runs.get(report.baseline)
     identity = dict(baseline.identity) if baseline is not None else {}
     found = {name: value for name, value in report.environment.items() if name not in OWN}
@@ -27,7 +27,7 @@ def _text(value):
 
 
 def differing(reports):
-    """Return ``[(name, [value in each report, or "-"]), …]`` of what is not equal in all of ``[Report, …]``."""
+    """Return ``[(name, [value in each report, or "-"]), …]`` of values that are not equal in all of ``[Report, …]``."""
     found = [settings_of(report) for report in reports]
     names = list(dict.fromkeys(name for each in found for name in each))
     rows = [(name, [each.get(name, "-") for each in found]) for name in names]

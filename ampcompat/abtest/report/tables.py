@@ -51,7 +51,7 @@ def levels(reports):
 
 
 def _level(name, row, run, fastest, several):
-    """Return the row of a level; of ``several`` losses one for each, of which the first has all columns."""
+    """Return the row of a level; for ``several`` losses, one for each, of which the first has all columns."""
     speed = Bar(_speed(row) if row.speed else UNKNOWN if run.timings is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
     rest = [
@@ -69,7 +69,7 @@ def _level(name, row, run, fastest, several):
 
 
 def _speed(row):
-    """Return a speed with half its interval; "~" where it is not known from the baseline's."""
+    """Return a speed with half its interval; "~" if it may be equal to the baseline's."""
     if row.interval == (1.0, 1.0):
         return "\u00d7 1.00"
     low, high = row.interval or (0.0, 2.0)
@@ -91,7 +91,7 @@ def _to_target(found):
 
 
 def equivalences(report):
-    """Return what the tolerance shows of each row, one sentence each."""
+    """Return the result of the tolerance for each row, one sentence each."""
     found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
     tolerance = _tolerance(report) if found else None
     return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items() if tolerance]
@@ -171,7 +171,7 @@ def scales(report):
 
 
 def memory(report):
-    """Return the table of memory by kind: measured, and what the formula predicts, which knows no activations."""
+    """Return the table of memory by kind: measured, and predicted by the formula, which has no activations."""
     runs = report.runs
     if all(run.memory.peak_total is None for run in runs.values()):
         return []
@@ -205,7 +205,7 @@ def overflows(report):
 
 
 def warnings(report):
-    """Return which values grew towards the largest of their dtype, as ``overflows`` returns why steps were skipped."""
+    """Return which values grew towards the largest of their dtype, in the form of ``overflows``."""
     return _by_text((level, warning) for level, run in report.runs.items() for warning in run.warnings)
 
 
@@ -222,12 +222,12 @@ def _places(places):
 
 
 def heading(report):
-    """Return in one line what was run, and where."""
+    """Return in one line what was run and where."""
     return ", ".join(heading_parts(report))
 
 
 def heading_parts(report):
-    """Return what was run, and where: each part is to stay on one line."""
+    """Return what was run and where, in parts that are each to stay on one line."""
     values = report.environment
     words = [str(values[name]) for name in ("script", "device") if values.get(name)]
     named = [name for name in ("torch", "dtypes", "seed") if values.get(name) is not None]

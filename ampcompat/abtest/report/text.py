@@ -8,22 +8,22 @@ from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
 from . import first_difference_text, tables
 
-#: Columns that are left out, in this order, where the terminal is too narrow for all.
+#: Columns that are left out, in this order, if the terminal is too narrow for all.
 OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
 
-#: Causes of skipped steps that are shown; the page and the JSON have all of them.
+#: The number of causes of skipped steps that are shown; the page and the JSON have all of them.
 MAX_CAUSES = 6
 
-#: How the overflow diagnosis begins a finding whose cause it has reported before.
+#: The beginning of a finding of the overflow diagnosis whose cause was reported before.
 SAME_CAUSE = "As in step "
 
 
 def to_text(report, width=100, details=False, summary=None):
-    """Return a report as text for a terminal of so many columns.
+    """Return a report as text for a terminal with this number of columns.
 
     Args:
-        details: also the verdicts in words, scales, memory by kind and why steps were skipped.
-        summary: what ``summarize(report)`` returned, where that is known.
+        details: also include the verdicts in words, scales, memory by kind and why steps were skipped.
+        summary: the result of ``summarize(report)``, if known.
     """
     advice = report.advice.splitlines()
     summary = summary or summarize(report)
@@ -49,11 +49,11 @@ def to_text(report, width=100, details=False, summary=None):
 
 
 def image_heading(reports, width=120):
-    """Return what stands above the charts of an image: the title, and lines with the verdicts and what to take.
+    """Return the text above the charts of an image: the title, and lines with the verdicts and the recommendation.
 
     Args:
         reports: ``[(name, Report), …]``.
-        width: of a line, in letters.
+        width: of a line, in characters.
     """
     if len(reports) > 1:
         told = ["{}: {}".format(name, "; ".join(_by_verdict(report, has_reasons=False))) for name, report in reports]
@@ -66,7 +66,7 @@ def image_heading(reports, width=120):
 
 
 def _by_verdict(report, has_reasons=True):
-    """Return one line per verdict: the levels that got it, and why they were rejected or not judged."""
+    """Return one line per verdict: the levels that have it, and why they were rejected or not judged."""
     found = {}
     for level, row in summarize(report).items():
         told, reason = row.kind, row.verdict.text
@@ -77,13 +77,13 @@ def _by_verdict(report, has_reasons=True):
 
 
 def _step_comparison(report, width):
-    """Return the blocks of what ``--first-difference`` has found."""
+    """Return the results of ``--first-difference``, in blocks."""
     told = [_sentences(each, width) for each in first_difference_text.paragraphs(report)]
     return told + [_table(each, width) for each in first_difference_text.table(report)]
 
 
 def _heading(report, width):
-    """Return what was run, and where, in lines that end between its parts."""
+    """Return what was run and where, with lines broken only between parts."""
     lines = []
     for part in tables.heading_parts(report):
         if lines and len(lines[-1]) + 2 + len(part) <= width:
@@ -94,7 +94,7 @@ def _heading(report, width):
 
 
 def _reasons(report, summary):
-    """Return why levels were rejected or not judged, and what was judged where that is not one falling loss."""
+    """Return why levels were rejected or not judged, and what was judged if that is not one falling loss."""
     explained = sum(_faults(report).values(), [report.baseline])
     found = {}
     for level, row in summary.items():
@@ -105,7 +105,7 @@ def _reasons(report, summary):
 
 
 def _faults(report):
-    """Return what is wrong with runs whatever the baseline does, with the levels of which it is true."""
+    """Return failures of runs that do not depend on the baseline, with the levels that have them."""
     found = {}
     for level, run in report.runs.items():
         fault = failure(run)
@@ -128,7 +128,7 @@ def _sentences(lines, width):
 
 
 def _table(table, width):
-    """Return a table with its title above it, in at most ``width`` columns where that can be."""
+    """Return a table with its title above it, in at most ``width`` columns if possible."""
     optional = list(OPTIONAL)
     lines = _aligned(table)
     while optional and max(map(len, lines)) > width:

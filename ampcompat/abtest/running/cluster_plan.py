@@ -1,4 +1,4 @@
-"""A series as a folder: ``plan.json`` and a command for each run, which writes one record; and their merging.
+"""A series as a folder, with ``plan.json`` and a command for each run, which writes one record; merges records.
 
 python -m ampcompat.abtest.running.cluster_plan FOLDER NAME        does one run, and writes FOLDER/NAME.json
 """
@@ -23,7 +23,7 @@ COMMON = ("script", "seed", "dtypes", "cuda_redirected_to")
 
 
 def write_plan(folder, report, planned):
-    """Write what is to run into a folder, which is made where it does not exist; ``report`` has no runs yet."""
+    """Write the planned runs to a folder, which is created if it does not exist; ``report`` has no runs yet."""
     os.makedirs(folder, exist_ok=True)
     here = os.getcwd()
     runs = [{"run": asdict(replace(each, folder=here)), "identity": each.identity()} for each in planned]
@@ -55,7 +55,7 @@ def _read_plan(folder):
 
 
 def run_planned(folder, name):
-    """Do one run of a plan, and write its record: a report that has no other run."""
+    """Do one run of a plan, and write its record, a report with this run only."""
     report, runs = _read_plan(folder)
     found = [planned for planned, _ in runs if planned.file_name == name + ".json"]
     if not found:
@@ -80,14 +80,14 @@ def collect(folder):
 
 
 def merge(reports, order=()):
-    """Put reports of one series together.
+    """Merge reports of one series.
 
     Args:
         reports: ``[(name, Report), …]``; their runs are used, not copied.
-        order: the order of the rows; those that it lacks follow.
+        order: the order of the rows; those that are not in it follow.
 
     Returns:
-        The report, and the names of repeats that none has although one has a later repeat.
+        The report, and the names of missing repeats: those that no report has although one has a later repeat.
 
     Raises:
         AmpError: they differ in script, seed or baseline, or two of them have the same run.
@@ -125,7 +125,7 @@ def _labelled(report):
 
 
 def main(arguments):
-    """Do the run that the command line names; return 1 if it failed, 130 or 143 if it was interrupted."""
+    """Do the run given on the command line; return 1 if it failed, 130 or 143 if it was interrupted."""
     if len(arguments) != 2:
         print("expected: python -m ampcompat.abtest.running.cluster_plan FOLDER NAME", file=sys.stderr)
         return 2

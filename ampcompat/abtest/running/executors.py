@@ -1,4 +1,4 @@
-"""Does the planned runs of a series on any engine with ``submit``: threads, processes, Dask, MPI, submitit."""
+"""Does the planned runs of a series on any executor with ``submit``: threads, processes, Dask, MPI, submitit."""
 
 import functools
 import time
@@ -9,12 +9,12 @@ from ...errors import AmpError
 from ..report_data import NOTHING_TO_RECORD, Run
 from .subprocess_supervisor import SubprocessRun
 
-#: Seconds between two checks of runs that do not signal their end; the longest wait for the others (Ctrl-C on Windows).
+#: Seconds between checks of runs that do not signal their end; the longest wait for others (for Ctrl-C on Windows).
 POLL_INTERVAL, WAIT_AT_MOST = 0.1, 1.0
 
 
 class Recorded(NamedTuple):
-    """What is known of a run that has ended: the run, its versions and device, and the end of what it printed."""
+    """The results of a run that has ended: the run, its versions and device, and the end of its output."""
 
     run: Run
     environment: Dict[str, object]
@@ -31,13 +31,13 @@ def run_process(planned):
 def run_all(executor, runs, function, on_end, limit=None):
     """Submit ``function(planned)`` for each planned run, and call ``on_end(planned, recorded)`` as they end.
 
-    A run whose worker is lost (the engine raises its error) is tried once more when no other run goes on, so that it is
-    known whose fault it is; then it counts as failed. After a run in which there was nothing to record, no others are
-    begun.
+    A run whose worker is lost (the executor raises its error) is tried once more when no other run is in progress, to
+    find out which run causes it; then it counts as failed. After a run in which there was nothing to record, no others
+    are started.
 
     Args:
         executor: has ``submit(function, argument)``, which returns an object with ``done``, ``result`` and ``cancel``.
-        limit: how many runs to submit before one of them has ended; None is all of them.
+        limit: how many runs to submit before one of them has ended; None means all of them.
     """
     lost = []
     if _run_pass(executor, runs, function, on_end, limit, lambda planned, error: lost.append(planned)):
@@ -46,7 +46,7 @@ def run_all(executor, runs, function, on_end, limit=None):
 
 
 def _once_more(function, planned):
-    """Do a run again; not by the same function, since Dask keeps the result of a function with the same arguments."""
+    """Do a run again. A separate function, since Dask keeps the result of a function with the same arguments."""
     return function(planned)
 
 
@@ -64,7 +64,7 @@ def _run_pass(executor, runs, function, on_end, limit, on_lost):
                     recorded = future.result()
                 except AmpError:
                     raise
-                except Exception as error:  # the engine's own: what a script raises is recorded
+                except Exception as error:  # the executor's own error: errors of a script are recorded
                     on_lost(planned, error)
                     continue
                 on_end(planned, recorded)
@@ -82,7 +82,7 @@ def _wait(submitted):
     """Wait until a future may have ended."""
     if all(isinstance(each, Future) for each in submitted):
         wait(submitted, WAIT_AT_MOST, FIRST_COMPLETED)
-    else:  # submitit's jobs, which are looked for in files
+    else:  # submitit's jobs, which are found in files
         time.sleep(POLL_INTERVAL)
 
 
@@ -102,7 +102,7 @@ def _failed(planned, error):
 
 
 def add_recorded(report, order, planned, recorded):
-    """Add a run that has ended to a report; its rows stand in ``order``. Versions and device are the baseline's."""
+    """Add a run that has ended to a report, with rows in ``order``. Versions and device are the baseline's."""
     report.add(planned.level, planned.repeat, recorded.run)
     if planned.level == report.baseline or "torch" not in report.environment:
         known = {name: value for name, value in recorded.environment.items() if value is not None}

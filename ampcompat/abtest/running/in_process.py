@@ -43,29 +43,28 @@ def compare(
     """Train once per opt level, with the same seeds, and report how the levels differ.
 
     Args:
-        train: called as ``train(level)``: makes its model and data, calls ``amp.initialize`` and trains. The level
-            overrides the opt_level that it passes. Or a script and its arguments, such as ``["train.py", "--lr",
+        train: called as ``train(level)``; creates its model and data, calls ``amp.initialize`` and trains. The level
+            overrides the ``opt_level`` that it passes. Or a script and its arguments, such as ``["train.py", "--lr",
             "0.1"]``, which is run in processes, as by ``ampcompat ab``.
         levels: the levels to run, in this order.
-        baseline: the level that the others are compared with; run first where ``levels`` lacks it.
+        baseline: the level that the others are compared with; run first if it is not in ``levels``.
         steps: end each run after this many optimizer steps; None lets it end by itself.
-        repeats: trainings per level, each with other seeds.
-        control: train the baseline with a second seed where ``repeats`` is 1. Without, no level is judged.
-        seed: seeds Python, NumPy (if it is imported) and torch before each training.
-        backend: what casts at O1 and O4: "auto", "native" or "patched".
+        repeats: runs per level, each with a different seed.
+        control: train the baseline with a second seed if ``repeats`` is 1. Without it, no level is judged.
+        seed: seeds Python, NumPy (if it is imported) and torch before each run.
+        backend: the cast backend at O1 and O4: "auto", "native" or "patched".
         dtypes: a string such as "float32,float64" to replace the levels' own dtypes.
         verbosity: of amp's messages.
         diagnose: explain skipped steps, which slows small networks down.
         memory: measure memory in a few steps of each run, which slows these steps down.
         on_event: called as ``on_event(level, repeat, event)`` with every event (``recording.event_log``), or None;
-            without an executor only.
-        executor: does the runs, side by side: a ``concurrent.futures.Executor``, ``Client.get_executor()`` of Dask, an
-            executor of submitit, or anything else with such a method ``submit``. A function must be one
-            that it can pickle.
+            only without an executor.
+        executor: does the runs concurrently: a ``concurrent.futures.Executor``, ``Client.get_executor()`` of Dask, an
+            executor of submitit, or any other object with such a ``submit`` method. A function must be picklable by it.
 
     Returns:
-        A ``Report``. A level that raised is in it with ``status`` "failed". The state of the random generators,
-        torch's switches for reproducible results and all that amp changes are as they were before.
+        A ``Report``. A level that raised an error is in it with ``status`` "failed". The state of the random
+        generators, torch's determinism flags and everything that amp changes are restored.
 
     Raises:
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
@@ -81,14 +80,14 @@ def compare(
         run_levels(report, train, runs, steps, seed, options, on_event)
         return report
     if on_event is not None:
-        raise AmpValueError("on_event is called for functions that are trained in this process: leave out executor.")
+        raise AmpValueError("on_event is only called for functions trained in this process: leave out executor.")
     given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity, "diagnose": diagnose, "memory": memory}
     _submit_all(report, train, runs, steps, seed, given, executor)
     return report
 
 
 def _submit_all(report, train, runs, steps, seed, options, executor):
-    """Add every run to ``report``, done by an executor; without one the runs of a script are done one by one."""
+    """Add every run to ``report``, done by an executor; without one, the runs of a script are done one by one."""
     command = [] if callable(train) else [str(each) for each in train]
     report.environment.update(seed=seed, diagnose=options["diagnose"])
     report.environment.update({"script": " ".join(map(shlex.quote, command))} if command else {})
@@ -106,7 +105,7 @@ def _submit_all(report, train, runs, steps, seed, options, executor):
 
 
 def run_function(train, planned):
-    """Do a ``PlannedRun`` of a function in this process, after those that other threads do, and return the result."""
+    """Do a ``PlannedRun`` of a function in this process, after those of other threads, and return the result."""
     with _one_at_a_time:
         recorder = Recorder(planned.steps)
         _check(train, planned.steps)

@@ -1,9 +1,9 @@
 """Starts a module with the module search path of ``python script.py``. Python runs this file itself.
 
-The module is ``subprocess_child``, or the one that the task names. Its ``main`` gets the arguments, the first of which
-is the task, JSON with the script's ``command``.
+The module is ``subprocess_child``, or the one given in the task. Its ``main`` gets the arguments, the first of which is
+the task, JSON with the script's ``command``.
 
-``python -m`` would put the current folder first, in which a file may hide a module that torch imports.
+``python -m`` would put the current folder first, where a file may hide a module that torch imports.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import sys
 
 
 def main(arguments):
-    """Do what the ``main`` of the module does."""
+    """Call the ``main`` of the module."""
     task = json.loads(arguments[0])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = _first_entry(task["command"])
@@ -21,7 +21,7 @@ def main(arguments):
 
 
 def _first_entry(command):
-    """Return what Python puts first for ``[script, …]`` or ``["-m", module, …]``."""
+    """Return the path that Python puts first for ``[script, …]`` or ``["-m", module, …]``."""
     if command[0] == "-m":
         return os.getcwd()
     path = os.path.realpath(command[0])

@@ -1,7 +1,7 @@
-"""Seeds Python, NumPy and torch: the same random numbers for every level, others for every repeat.
+"""Seeds Python, NumPy and torch: the same random numbers for every level, different ones for every repeat.
 
-Most scripts seed the generators themselves, so that a repeat would be the same run again. In a repeat the seeds that
-they pass to ``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and
+Most scripts seed the generators themselves, so a repeat would be the same run again. In a repeat, the seeds that they
+pass to ``random.seed``, ``numpy.random.seed``, ``numpy.random.default_rng``, ``torch.manual_seed`` and
 ``torch.cuda.manual_seed`` are therefore increased by ``STRIDE`` times the number of the repeat.
 """
 
@@ -13,10 +13,10 @@ import sys
 
 import torch
 
-#: Between the seeds of two repeats. It is large because scripts seed worker n with seed + n.
+#: The distance between the seeds of two repeats. It is large because scripts seed worker n with seed + n.
 STRIDE = 1000003
 
-#: NumPy takes no larger seeds.
+#: NumPy does not accept larger seeds.
 LIMIT = 2**32
 
 
@@ -30,7 +30,7 @@ def seed_all(seed, repeat=0):
 
 
 def shift_seeds(repeat, patches):
-    """Patch the functions that seed a generator so that a repeat gets other seeds; repeat 0 patches nothing."""
+    """Patch the functions that seed a generator so that a repeat gets different seeds; repeat 0 patches nothing."""
     if not repeat:
         return
     owners = [(random, "seed"), (torch, "manual_seed"), (torch.random, "manual_seed")]

@@ -12,12 +12,12 @@ from . import seeding
 def run_first_rank_here(patches, seed, repeat, on_failure):
     """Make ``torch.multiprocessing.spawn`` call its function for rank 0 in this process, and start the other ranks.
 
-    When rank 0 ends by an error, or by the limit of steps, the others are terminated. With ``join=False`` the function
-    runs in other processes, as usual: such a script goes on beside them.
+    When rank 0 ends with an error, or at the limit of steps, the others are terminated. With ``join=False``, the
+    function runs in other processes, as usual, and the script continues meanwhile.
 
     Args:
         patches: the ``PatchStack`` that undoes it.
-        seed, repeat: as for ``seeding``; the other ranks are seeded as this process is.
+        seed, repeat: as for ``seeding``; the other ranks are seeded like this process.
         on_failure: called in a thread with the error of another rank; it must end this process, since rank 0 may be
             waiting for the other.
     """
@@ -71,7 +71,7 @@ class _Watch(threading.Thread):
                 self._on_failure(error)
 
     def end(self):
-        """Terminate the others, unless one of them has failed: then its error may be the cause of rank 0's."""
+        """Terminate the others, unless one of them has failed: its error may be the cause of rank 0's."""
         if any(process.exitcode for process in self._others.processes):
             return self.join()
         self._has_ended = True

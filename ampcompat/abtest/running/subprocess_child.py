@@ -1,6 +1,6 @@
 """Does one run of ``ab`` in a child process: seeds, records, and runs the script as ``__main__``.
 
-Unlike ``run`` this cannot ``exec`` the script, since the run is recorded and may be stopped after a number of steps.
+Unlike ``run``, this cannot ``exec`` the script, since the run is recorded and may be stopped after a number of steps.
 The script still has its own ``sys.argv``, ``sys.path[0]`` and ``__main__``.
 """
 
@@ -32,7 +32,7 @@ HIDDEN_FILES = (__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._
 def main(arguments):
     """Do a ``PlannedRun`` (as JSON in the first argument, with what ``SubprocessRun`` adds); return the exit code."""
     task = json.loads(arguments[0])
-    # Of the ranks that a launcher starts each one stops after so many steps, and rank 0 writes events.
+    # Each rank that a launcher starts stops after this number of steps, and rank 0 writes events.
     if os.environ.get("RANK", "0") != "0":
         return _record(task, Recorder(task["steps"]))
     with contextlib.closing(Events(task, lambda: recorder.device)) as events:
@@ -61,9 +61,9 @@ def _record(task, recorder):
 
 
 def _end_process(recorder, error):
-    """End this process after the error of a rank that the script spawned, for which its other threads may wait."""
+    """End this process after an error in a rank that the script spawned, since other threads may wait for that rank."""
     told, index = str(error).strip(), getattr(error, "error_index", None)  # none before torch 1.6 or so
-    # torch numbers the processes that it started, of which the first is rank 1.
+    # torch numbers the processes that it started; the first is rank 1.
     shown = "{}: {}".format("a rank" if index is None else f"rank {index + 1}", told.splitlines()[-1])
     recorder.record({"end": "failed", "error": shown, "traceback": told})
     print(told, file=sys.stderr, flush=True)
@@ -92,7 +92,7 @@ class Events:
             raise StepLimitReached("the process that started this run has ended")
 
     def close(self):
-        """Close the file, and remove its folder where the process that made it was killed."""
+        """Close the file, and remove its folder if the process that created it was killed."""
         self._writer.close()
         if self._is_orphaned():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -112,7 +112,7 @@ def run_script(command, has_alias=True):
             sys.path[:], sys.argv[:] = _search_path([os.getcwd()], has_alias), command[1:]
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
         else:
-            # For a folder or a zip file runpy inserts the first entry itself.
+            # For a folder or a zip file, runpy inserts the first entry itself.
             first = [os.path.dirname(os.path.realpath(command[0]))] if os.path.isfile(command[0]) else []
             sys.path[:], sys.argv[:] = _search_path(first, has_alias), list(command)
             runpy.run_path(command[0], run_name="__main__")

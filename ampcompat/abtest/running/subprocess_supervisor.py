@@ -16,14 +16,14 @@ from ..planned_run import PLACEHOLDER
 from ..recording.event_log import EventReader, apply_event
 from ..report_data import Run
 
-#: What Python runs in the child process.
+#: The file that Python runs in the child process.
 START = os.path.join(os.path.dirname(os.path.abspath(__file__)), "script_path_start.py")
 
 #: Seconds between two reads of the child's events.
 POLL_INTERVAL = 0.05
 
-#: Seconds for a child to end after Ctrl-C, which a terminal sends to child and parent alike, before it gets another
-#: SIGINT, which would interrupt how the script handles the first; then for each stronger signal.
+#: Seconds that a child gets to end after Ctrl-C, which a terminal sends to both child and parent, before it gets
+#: another SIGINT, which would interrupt the script's handling of the first; then seconds for each stronger signal.
 INTERRUPT_WAIT, TERMINATE_WAIT = 1.0, 10.0
 
 #: Bytes of a script's output that are shown when it fails.
@@ -31,12 +31,12 @@ OUTPUT_BYTES = 4000
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which a scheduler sends; handled as Ctrl-C, so that the child process ends and nothing is left."""
+    """SIGTERM, which a scheduler sends; handled like Ctrl-C, so that the child process ends."""
 
 
 @contextlib.contextmanager
 def sigterm_as_interrupt():
-    """Raise ``Terminated`` where SIGTERM arrives within the block; for the main thread."""
+    """Raise ``Terminated`` if SIGTERM arrives within the block; for the main thread."""
 
     def terminate(number, frame):
         raise Terminated
@@ -59,7 +59,7 @@ class SubprocessRun:
     Args:
         planned: a ``PlannedRun``.
         shows_output: print the script's output instead of collecting it.
-        variables: environment variables that do not belong to what is run, such as a GPU's number.
+        variables: environment variables that are not part of the run, such as the number of a GPU.
         name: what replaces ``{run}`` in the script's arguments; the name of the planned run, if it is None.
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
@@ -104,7 +104,7 @@ class SubprocessRun:
                     self.output = _tail(output)
 
     def interrupt(self):
-        """End the run soon, as Ctrl-C does; for other threads. The second call ends its process at once."""
+        """End the run soon, like Ctrl-C; for other threads. The second call ends its process immediately."""
         if self._is_interrupted and self._process is not None:
             self._process.kill()
         self._is_interrupted = True
@@ -124,7 +124,7 @@ class SubprocessRun:
     def _variables(self, folder):
         """Return the environment of the child process.
 
-        Another interpreter gets this ampcompat by a link, without what else is installed beside it.
+        Another interpreter gets this ampcompat through a link, without other packages installed next to it.
         """
         env = dict(os.environ, **environment())
         path = [entry for entry in env["PYTHONPATH"].split(os.pathsep) if self.planned.has_alias or entry != SITE]
@@ -154,7 +154,7 @@ class SubprocessRun:
                 self._read_events(reader, on_event)
                 self._fail(f"it had not ended after {timeout:g} seconds (--timeout)")
         self._read_events(reader, on_event)
-        if process.returncode == 0 and self.run.step_seconds:  # by ``os._exit``, after the training
+        if process.returncode == 0 and self.run.step_seconds:  # with ``os._exit``, after the training
             self._apply_end({"end": "ok"})
 
     def _fail(self, error):
@@ -192,7 +192,7 @@ def _end(process, was_interrupted=False):
 
 
 def _describe_exit(code, printed):
-    """Return how a child ended that wrote no event of its end: by its error, where it printed a traceback last."""
+    """Return how a child ended that wrote no event of its end: its error, if it printed a traceback last."""
     if code < 0:
         names = {number.value: number.name for number in signal.Signals}
         return "its process was killed by {}".format(names.get(-code, f"signal {-code}"))

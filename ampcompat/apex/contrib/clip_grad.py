@@ -1,6 +1,6 @@
 """Gradient clipping by the joint norm: ``apex.contrib.clip_grad.clip_grad_norm_``.
 
-The norm of half gradients is computed and returned in float32, because in float16 it would overflow at 65504.
+The norm of half gradients is computed and returned in float32, because it would overflow at 65504 in float16.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """``FP16_Optimizer`` with the interface and the checkpoint format that Apex had before 2019.
 
 Master weights and unscaling are those of ``fp16_utils.FP16_Optimizer``. Unlike that class, this one also skips steps
-that overflow under a static loss scale. It wraps any optimizer, not only Apex's.
+with an overflow under a static loss scale. It wraps any optimizer, not only Apex's.
 """
 
 import math
@@ -22,7 +22,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     """Wraps an optimizer of a model that has half params; arguments as in ``apex.fp16_utils.FP16_Optimizer``.
 
     One iteration: one or more ``backward(loss)``, ``step()``, ``zero_grad()``. A dynamic scale starts at 2**16. It is
-    halved at an overflow, but not below 1, and doubled after 1000 steps without overflow.
+        halved after an overflow, but not below 1, and doubled after 1000 steps without overflow.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         super().zero_grad(set_grads_to_None)
 
     def backward(self, loss, update_master_grads=False, retain_graph=False):
-        """Run backward from the scaled loss; gradients add up until ``step`` divides them by the scale."""
+        """Run backward from the scaled loss; gradients are accumulated until ``step`` divides them by the scale."""
         super().backward(loss, update_master_grads, retain_graph)
 
     def step(self, closure=None):
         """Step unless the gradients overflowed, and copy the masters into the model."""
         if closure is not None:
-            raise AmpError("This FP16_Optimizer takes no closure; that of apex.fp16_utils does.")
+            raise AmpError("This FP16_Optimizer does not accept a closure; that of apex.fp16_utils does.")
         self.update_master_grads()
         self.cur_iter += 1
         return super().step()
@@ -146,7 +146,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         else:
             groups = saved[LISTS]
         if [[param.shape for param in group] for group in groups] != shapes:
-            raise AmpError(f"The checkpoint has masters of other shapes than this optimizer, {shapes}.")
+            raise AmpError(f"The checkpoint has masters with different shapes than this optimizer, {shapes}.")
         # The old layout also has masters for params that stayed float32. Here these params are loaded directly.
         with torch.no_grad():
             for params, values in zip(self.fp32_groups, groups):
@@ -174,7 +174,7 @@ def _as_legacy(optimizer):
 
 
 def _flatten(params):
-    """Make the params parts of one new vector, and return it."""
+    """Make the params views of one new vector, and return it."""
     vector = torch.cat([param.detach().reshape(-1) for param in params])
     for param, part in zip(params, _split(vector, [param.shape for param in params])):
         param.data = part
@@ -182,7 +182,7 @@ def _flatten(params):
 
 
 def _are_parts(groups, vectors):
-    """Return whether ``vectors`` are what ``_flatten`` made of the groups."""
+    """Return whether ``vectors`` are the results of ``_flatten`` for the groups."""
     if len(groups) != len(vectors):
         return False
     parts = (zip(group, _split(vector, [param.shape for param in group])) for group, vector in zip(groups, vectors))
@@ -193,7 +193,7 @@ def _split(flat, shapes):
     """Split a flat tensor into tensors of the given shapes."""
     sizes = [shape.numel() for shape in shapes]
     if flat.numel() != sum(sizes):
-        raise AmpError(f"The checkpoint has {flat.numel()} numbers where this optimizer has {sum(sizes)}.")
+        raise AmpError(f"The checkpoint has {flat.numel()} numbers, but this optimizer has {sum(sizes)}.")
     return [part.reshape(shape) for part, shape in zip(flat.detach().reshape(-1).split(sizes), shapes)]
 
 

@@ -1,4 +1,4 @@
-"""``FusedAdam`` and ``FusedSGD`` from before 2019, whose ``step`` takes gradients, output params and a scale."""
+"""``FusedAdam`` and ``FusedSGD`` from before 2019, whose ``step`` gets gradients, output params and a scale."""
 
 from .. import optimizers
 from ..optimizers import FusedLAMB

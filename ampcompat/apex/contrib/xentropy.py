@@ -22,7 +22,7 @@ class SoftmaxCrossEntropyLoss(torch.autograd.Function):
         """Return the loss of each row.
 
         Args:
-            logits: of shape (rows, classes), floating.
+            logits: a floating-point tensor of shape (rows, classes).
             labels: classes, of shape (rows,).
             smoothing: the share of the label that is spread over all classes.
             padding_idx: rows with this label have no loss and no gradient.

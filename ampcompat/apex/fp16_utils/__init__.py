@@ -1,4 +1,4 @@
-"""The names of ``apex.fp16_utils``: mixed precision by hand, as scripts used it before ``amp.initialize``.
+"""The names of ``apex.fp16_utils``: manual mixed precision, as in scripts from before ``amp.initialize``.
 
 Nothing here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``python -m ampcompat run
 --dtypes LOW,HIGH``.

@@ -1,7 +1,7 @@
-"""Emulated products on a CPU, for networks that scripts have put into half without ``amp.initialize``.
+"""Emulated half products on a CPU, for networks that scripts cast to half without ``amp.initialize``.
 
-A network is marked as ``engine.models.forward_conversion`` marks the models of a session. Its ``forward`` then runs in
-a ``HalfMode``.
+A network is marked in the same way as ``engine.models.forward_conversion`` marks the models of a session. Its
+``forward`` then runs in a ``HalfMode``.
 """
 
 import gc
@@ -28,7 +28,7 @@ def emulate(network, dtypes):
 
 
 def emulate_modules_of(params, dtypes):
-    """Call ``emulate`` on every module that holds one of ``params``, unless a module around it is emulated already.
+    """Call ``emulate`` on every module that has one of ``params``, unless it is in a module that is already emulated.
 
     For callers that have only the params and do not know which of these modules the script will call.
     """
@@ -82,7 +82,7 @@ def _is_on_cpu(model):
 
 
 class _RecomputeContext:
-    """Context in which activation checkpoints recompute in the ``HalfMode`` of their forward pass."""
+    """A context in which activation checkpoints are recomputed in the ``HalfMode`` of their forward pass."""
 
     def __init__(self):
         self._lock = threading.Lock()

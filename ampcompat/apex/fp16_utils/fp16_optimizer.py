@@ -4,7 +4,7 @@ The caller casts the model itself (``network_to_half``, ``.half()``). Closures a
 closure does not skip the step: the closure runs again with a smaller scale.
 
 One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()``, ``step()``. The gradients of half
-params stay scaled; their masters hold the unscaled ones, overwritten at each ``update_master_grads()``.
+    params stay scaled; their masters have the unscaled ones, overwritten by each ``update_master_grads()``.
 """
 
 import torch
@@ -31,8 +31,8 @@ class FP16_Optimizer:
     """Wraps an optimizer of a model that has half params.
 
     Args:
-        init_optimizer: the optimizer; its half params that need gradients are replaced by float32 masters.
-        static_loss_scale: what losses are multiplied by; with a static scale no step is skipped.
+        init_optimizer: the optimizer; its half params that require gradients are replaced by float32 masters.
+        static_loss_scale: the factor for losses; with a static scale, no step is skipped.
         dynamic_loss_scale: whether the scale adapts to overflows instead.
         dynamic_loss_args: ``init_scale``, ``scale_factor``, ``scale_window`` and other arguments of ``LossScaler``.
         verbose: whether overflows are printed.
@@ -49,8 +49,8 @@ class FP16_Optimizer:
         self.overflow = False
         self.first_closure_call_this_step = True
         self._notices = Notices(1 if verbose else 0)
-        self._grads_scale = None  # the scale of the gradients that the half params hold now
-        self._float_grads_are_unscaled = False  # gradients of float32 params are unscaled already
+        self._grads_scale = None  # the scale of the current gradients of the half params
+        self._float_grads_are_unscaled = False  # gradients of float32 params are already unscaled
         self.fp16_groups, self.fp32_from_fp16_groups, self.fp32_from_fp32_groups = [], [], []
         for group in init_optimizer.param_groups:
             self._make_masters(group)
@@ -61,7 +61,7 @@ class FP16_Optimizer:
         return LossScaler(scale, **options)
 
     def _make_masters(self, group):
-        """Replace the half params of a group by masters, and re-key and widen the state that they have."""
+        """Replace the half params of a group by masters, and move and widen their state."""
         high = fp16util.dtypes().high
         half_params, masters, float_params = [], [], []
         for index, param in enumerate(group["params"]):
@@ -93,8 +93,8 @@ class FP16_Optimizer:
 
         Args:
             loss: a tensor of one element.
-            update_master_grads: False for gradient accumulation, in all backward passes but the last before the step;
-                gradients are summed.
+            update_master_grads: False for gradient accumulation, in all backward passes except the last before the
+                step; gradients are summed.
             retain_graph: as for ``Tensor.backward``.
         """
         scale = self.loss_scale
@@ -128,7 +128,7 @@ class FP16_Optimizer:
                 )
 
     def clip_master_grads(self, max_norm, norm_type=2):
-        """Clip the masters' gradients by their joint norm and return it; -1, and nothing clipped, after an overflow."""
+        """Clip the masters' gradients by their joint norm and return it; after an overflow, only return -1."""
         if self.overflow:
             return -1
         return clip_grad_norm_(self._masters(), max_norm, norm_type)
@@ -178,7 +178,7 @@ class FP16_Optimizer:
             self.first_closure_call_this_step = True
 
     def inspect_master_grad_data(self):
-        """Return the gradients of the params of each group (None where there is none); None after an overflow."""
+        """Return the gradients of the params of each group (None if a param has none); None after an overflow."""
         if self.overflow:
             self._notices.say("The gradients overflowed: there is nothing to inspect in the masters.")
             return None
@@ -219,7 +219,7 @@ class FP16_Optimizer:
 
     @property
     def param_groups(self):
-        """The wrapped optimizer's param groups, which hold the masters."""
+        """The wrapped optimizer's param groups, which contain the masters."""
         return self.optimizer.param_groups
 
     @param_groups.setter
@@ -242,7 +242,7 @@ class FP16_Optimizer:
     def load_state_dict(self, state_dict):
         """Load a state dict of this class or of Apex, and round the masters into the model.
 
-        A scale that was saved by the other kind of scaler (static or dynamic) is ignored.
+        A scale saved by the other kind of scaler (static or dynamic) is ignored.
 
         Raises:
             AmpError: it is not such a dict, or its masters do not match the params.
@@ -251,12 +251,12 @@ class FP16_Optimizer:
         if missing:
             names = " and no ".join(map(repr, missing))
             raise AmpError(
-                f"FP16_Optimizer.load_state_dict expects what its state_dict() returned; there is no {names}."
+                f"FP16_Optimizer.load_state_dict expects the result of its state_dict(); {names} is missing."
             )
         saved, masters = state_dict[_MASTERS], self.fp32_from_fp16_groups
         shapes = _shapes(saved), _shapes(masters)
         if shapes[0] != shapes[1]:
-            raise AmpError("The checkpoint has masters of shapes {} where this optimizer has {}.".format(*shapes))
+            raise AmpError("The checkpoint has masters of shapes {}, but this optimizer has {}.".format(*shapes))
         self.optimizer.load_state_dict(state_dict[_INNER])
         scaler_state = _scaler_state(state_dict.get(_SCALER))
         if scaler_state and bool(state_dict.get("dynamic_loss_scale")) == self.dynamic_loss_scale:

@@ -1,7 +1,7 @@
-"""Conversion of models to half, and lists of float32 master params, flat ones included.
+"""Conversion of models to half, and lists of float32 master params, including flat ones.
 
-On a CPU, products of half in these networks are emulated. A flat master is one vector of all params, so all params must
-have the same dtype; a model whose batch norms stay in float32 cannot have one.
+On a CPU, half products in these networks are emulated. A flat master is one vector of all params, so all params must
+have the same dtype; a model with float32 batch norms cannot have one.
 """
 
 import torch
@@ -30,7 +30,7 @@ class tofp16(torch.nn.Module):
 
 
 def BN_convert_float(module):
-    """Cast batch norms that have weights, ``module`` itself and those within it, back to float32; return ``module``."""
+    """Cast batch norms that have weights, including ``module`` itself, back to float32; return ``module``."""
     for inner in module.modules():
         if _is_batch_norm(inner):
             convert_module(inner, dtypes().high)
@@ -43,7 +43,7 @@ def network_to_half(network):
 
 
 def convert_module(module, dtype):
-    """Cast the floating params and buffers that ``module`` itself owns, not those of modules within it."""
+    """Cast the floating-point params and buffers of ``module`` itself, not those of its submodules."""
     owned = list(module._parameters.values()) + list(module._buffers.values())
     for tensor in owned:
         if tensor is None or not tensor.is_floating_point() or tensor.dtype is dtype:
@@ -55,7 +55,7 @@ def convert_module(module, dtype):
 
 
 def convert_network(network, dtype):
-    """Cast the floating params and buffers of ``network``, except those of batch norms with weights; return it."""
+    """Cast floating-point params and buffers of ``network``, except those of batch norms with weights; return it."""
     for module in network.modules():
         if _is_batch_norm(module):
             continue
@@ -86,15 +86,15 @@ class FP16Model(torch.nn.Module):
 
 
 def prep_param_lists(model, flat_master=False):
-    """Return (params of the model that need gradients, their float32 masters).
+    """Return (params of the model that require gradients, their float32 masters).
 
     Args:
         model: a module, usually in half.
-        flat_master: whether the second list holds one vector, with a gradient, for all params.
+        flat_master: whether the second list has one vector, with a gradient, for all params.
 
     Raises:
-        AmpTypeError: a flat master of params that are not of one dtype.
-        AmpValueError: no param needs a gradient.
+        AmpTypeError: a flat master for params with different dtypes.
+        AmpValueError: no param requires a gradient.
     """
     emulate(model, dtypes())
     model_params = [param for param in model.parameters() if param.requires_grad]
@@ -103,7 +103,7 @@ def prep_param_lists(model, flat_master=False):
         masters = [param.detach().to(high, copy=True) for param in model_params]
         return model_params, [master.requires_grad_() for master in masters]
     if not model_params:
-        raise AmpValueError("prep_param_lists(flat_master=True): no param of the model needs a gradient.")
+        raise AmpValueError("prep_param_lists(flat_master=True): no param of the model requires a gradient.")
     found = sorted({str(param.dtype) for param in model_params})
     if len(found) > 1:
         raise AmpTypeError(
@@ -159,5 +159,5 @@ def _copy(targets, sources):
 
 
 def to_python_float(tensor):
-    """Return the number in a tensor, or in a sequence, of one element."""
+    """Return the number in a tensor or sequence of one element."""
     return tensor.item() if hasattr(tensor, "item") else tensor[0]

@@ -1,4 +1,4 @@
-"""``LossScaler`` and ``DynamicLossScaler``, the loss scalers for training loops written by hand.
+"""``LossScaler`` and ``DynamicLossScaler``, the loss scalers for hand-written training loops.
 
 A loop calls ``has_overflow`` and decides itself whether to step. The attributes have Apex's names, because old
 checkpoints contain pickled scalers. ``FP16_Optimizer`` uses ``engine.loss_scaling.loss_scaler`` instead.
@@ -37,10 +37,10 @@ class LossScaler:
 
 
 class DynamicLossScaler(LossScaler):
-    """A dynamic loss scale: divided at an overflow, multiplied after ``scale_window`` iterations without overflow.
+    """A dynamic loss scale: divided after an overflow, multiplied after ``scale_window`` iterations without overflow.
 
     Args:
-        scale_factor: what the scale is divided by, or multiplied by; it never falls below 1.
+        scale_factor: the scale is divided or multiplied by it; it never falls below 1.
         scale_window: iterations without overflow before the scale grows.
     """
 
@@ -52,7 +52,7 @@ class DynamicLossScaler(LossScaler):
         self.scale_window = scale_window
 
     def has_overflow(self, params):
-        """Return whether the gradient of a param holds inf or nan."""
+        """Return whether the gradient of a param contains inf or nan."""
         return has_non_finite([param.grad for param in params if param.grad is not None])
 
     def update_scale(self, overflow):
@@ -72,7 +72,7 @@ def dynamic_scaler_state(values):
 
 
 def has_non_finite(grads):
-    """Return whether one of the gradients holds inf or nan; synchronizes with each device once."""
+    """Return whether one of the gradients contains inf or nan; synchronizes with each device once."""
     flags = {}
     with torch.no_grad():
         for group in tensor_lists.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):

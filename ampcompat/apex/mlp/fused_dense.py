@@ -1,6 +1,6 @@
 """``FusedDense`` and ``FusedDenseGeluDense``: a linear layer, and two with a GELU between them.
 
-The GELU is the approximation by tanh, as in Apex, so that weights trained there give the same outputs. Params are
+The GELU is the tanh approximation, as in Apex, so that weights trained with Apex give the same outputs. Params are
 initialized as in ``torch.nn.Linear``; Apex left them uninitialized.
 """
 
@@ -60,7 +60,7 @@ class FusedDenseGeluDense(torch.nn.Module):
         return fused_dense_gelu_dense_function(input, self.weight1, self.bias1, self.weight2, self.bias2)
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return (
             f"in_features={self.in_features}, intermediate_features={self.intermediate_features}, "
             f"out_features={self.out_features}"

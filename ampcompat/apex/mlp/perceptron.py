@@ -1,4 +1,4 @@
-"""``MLP``: linear layers with an activation after each of them, the last included.
+"""``MLP``: linear layers with an activation after each of them, including the last.
 
 The params are named ``weight_0``, ``bias_0``, ``weight_1`` …, as in Apex's checkpoints.
 """
@@ -11,7 +11,7 @@ from ...errors import AmpTypeError, AmpValueError
 
 #: The activations by Apex's numbers.
 _ACTIVATIONS = ("none", "relu", "sigmoid")
-#: torch's functions are looked up at each call, because function casts replace them.
+#: torch's functions are looked up at each call, because the patched backend replaces them.
 _FUNCTIONS = (lambda tensor: tensor, lambda tensor: torch.relu(tensor), lambda tensor: torch.sigmoid(tensor))
 
 
@@ -79,7 +79,7 @@ class MLP(torch.nn.Module):
         return [getattr(self, f"bias_{index}") for index in range(self.num_layers * self.bias)]
 
     def reset_parameters(self):
-        """Initialize the params: weights by both their sizes (Glorot and Bengio 2010), biases by their own."""
+        """Initialize the params: weights by both of their sizes (Glorot and Bengio 2010), biases by their size."""
         for weight in self.weights:
             torch.nn.init.normal_(weight, 0.0, math.sqrt(2.0 / float(sum(weight.shape))))
         for bias in self.biases:
@@ -90,5 +90,5 @@ class MLP(torch.nn.Module):
         return mlp_function(self.bias, self.activation, input, *(self.weights + self.biases))
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return f"MLP sizes: {self.mlp_sizes}, Bias={self.bias}, activation={self.activation}"

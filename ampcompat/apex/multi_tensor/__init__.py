@@ -1,1 +1,1 @@
-"""Updates of optimizers over lists of tensors, and Apex's own functions for such lists."""
+"""Optimizer updates for lists of tensors, and Apex's own functions for such lists."""

@@ -11,8 +11,8 @@ class MultiTensorApply:
 
     @property
     def available(self):
-        """Whether every function of ``amp_C`` that Apex's users call is there."""
-        # Checked at each call, because libraries choose their code by it.
+        """Whether every function of ``amp_C`` that users of Apex call exists."""
+        # Checked at each call, because libraries branch on it.
         return all(callable(getattr(functions, name, None)) for name in functions.__all__)
 
     def check_avail(self):
@@ -21,7 +21,7 @@ class MultiTensorApply:
             raise RuntimeError("some functions of amp_C are missing")
 
     def __call__(self, op, noop_flag_buffer, tensor_lists, *args):
-        """Return what ``op(chunk_size, noop_flag_buffer, tensor_lists, *args)`` returns."""
+        """Return the result of ``op(chunk_size, noop_flag_buffer, tensor_lists, *args)``."""
         return op(self.chunk_size, noop_flag_buffer, tensor_lists, *args)
 
 

@@ -1,6 +1,6 @@
 """Split lists of mixed tensors into batches of one device and dtype, widen them, and write results back.
 
-``apex.optimizers`` and the functions of ``amp_C`` share this. float32 tensors are updated in place; only narrower ones
+Shared by ``apex.optimizers`` and the functions of ``amp_C``. float32 tensors are updated in place; only narrower ones
 are copied and written back. The overflow flag of the functions of ``amp_C`` is handled here too.
 """
 
@@ -27,7 +27,7 @@ def split_by_dtype(tensor_lists):
 
 
 def write_back(given, computed):
-    """Copy results back into the given tensors, with rounding, where ``foreach_ops.upcast`` made copies."""
+    """Copy results back to the given tensors, with rounding, if ``foreach_ops.upcast`` made copies."""
     for targets, sources in zip(given, computed):
         if targets is not sources:
             tensors.copy_(targets, sources)
@@ -36,8 +36,8 @@ def write_back(given, computed):
 def unflagged_batches(noop_flag, tensor_lists, on_device=True):
     """Yield the batches of ``split_by_dtype``, each with the flag on its device, as ``found_inf`` of ``updates``.
 
-    Where torch does not support a flag on the device, or ``on_device`` is false, the host reads it: either nothing is
-    yielded, or None is yielded in its place.
+    If torch does not support a flag on the device, or ``on_device`` is false, the host reads it: either nothing is
+    yielded, or None is yielded instead of the flag.
     """
     on_device = on_device and features.has_flagged_sgd(noop_flag.device.type)
     if not on_device and bool((noop_flag != 0).any()):
@@ -50,7 +50,7 @@ def unflagged_batches(noop_flag, tensor_lists, on_device=True):
 def update(noop_flag, tensor_lists, length, update_batch, on_device=True):
     """Call ``update_batch`` with upcast batches of the first ``length`` lists, gradients first; write back the others.
 
-    Nothing changes if the flag is set. An additional list holds copies of the params (the second list) in another dtype
+    Nothing changes if the flag is set. An additional list has copies of the params (the second list) in another dtype,
     and gets their new values.
     """
     with torch.no_grad():
@@ -63,7 +63,7 @@ def update(noop_flag, tensor_lists, length, update_batch, on_device=True):
 
 
 def flag_non_finite(noop_flag, batch):
-    """Set the flag if a tensor of the batch holds inf or nan, without a read by the host."""
+    """Set the flag if a tensor of the batch contains inf or nan, without a read by the host."""
     largest = foreach_ops.norms(batch, float("inf"))
     bad = (largest - largest != 0).any().to(noop_flag.device, noop_flag.dtype)
     noop_flag.copy_(noop_flag | bad)

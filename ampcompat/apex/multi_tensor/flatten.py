@@ -1,6 +1,6 @@
 """``flatten`` and ``unflatten`` of ``apex_C``: one flat tensor for many, and back.
 
-All tensors must have one dtype; otherwise torch raises its own error.
+All tensors must have the same dtype; otherwise torch raises its own error.
 """
 
 import torch

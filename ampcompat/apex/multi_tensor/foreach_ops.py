@@ -1,7 +1,7 @@
-"""Arithmetic over lists of tensors of one device and dtype, for optimizer updates.
+"""Arithmetic on lists of tensors of one device and dtype, for optimizer updates.
 
-Each operation uses ``torch._foreach_*`` where torch has it and a loop otherwise. Norms of lists, and writes that a
-flag on the device may suppress, are here too.
+Each operation uses ``torch._foreach_*`` if torch has it and a loop otherwise. Norms of lists, and writes that a flag on
+the device can suppress, are here too.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from ...support.torch_compat import features
 
 
 def _operation(name):
-    """Return an operation over lists: torch's own where it has one, else that tensor method in a loop.
+    """Return an operation on lists: torch's own if it has one, otherwise the tensor method in a loop.
 
     Every argument is a list as long as the first, or a number.
     """
@@ -47,7 +47,7 @@ def scaled(tensors, factor):
 
 
 def _factors(tensors, factor):
-    """Return what ``mul`` multiplies tensors by: a tensor for each where torch does not take one tensor for all."""
+    """Return the factor for ``mul``: one tensor for each if torch does not accept one tensor for all."""
     is_shared = not isinstance(factor, torch.Tensor) or features.has_foreach_mul_by_tensor()
     return factor if is_shared else [factor] * len(tensors)
 
@@ -55,7 +55,7 @@ def _factors(tensors, factor):
 # -- conditional writes: ``found_inf`` is a float32 tensor of shape () on the tensors' device, or None -----------------
 
 # torch has no list operation that a flag on the device can suppress, except its fused SGD. With a suitable learning
-# rate and weight decay the fused SGD writes any weighted mean.
+# rate and weight decay, the fused SGD writes any weighted mean.
 
 
 def update_average_(averages, weight, values, new_weight, found_inf=None):
@@ -109,12 +109,13 @@ def _sgd_step_(tensors, updates, rate, found_inf, decay=0.0):
 # -- norms -------------------------------------------------------------------------------------------------------------
 
 
-#: Size from which a norm on a CPU is computed by rows, the length of a row, and how many elements are cast at a time.
+#: The size from which a norm on a CPU is computed by rows, the length of a row, and the number of elements cast at a
+#: time.
 MIN_ROWS_SIZE, ROW_LENGTH, CHUNK_SIZE = 1 << 16, 128, 1 << 18
 
 
 def norms(tensors, order=2):
-    """Return the norms of tensors, of float32 at least, as one tensor of shape (n,); ``order`` may be infinity.
+    """Return the norms of tensors, in at least float32, as one tensor of shape (n,); ``order`` may be infinity.
 
     The relative error is at most 1e-6, whatever the number of elements.
     """
@@ -137,9 +138,9 @@ def norms(tensors, order=2):
 
 
 def _norm_by_rows(tensor, order):
-    """Return the norm of a tensor of at most float32 in float32, by the norms of rows, combined in float64.
+    """Return the norm of a tensor of at most float32 in float32, from the norms of rows, combined in float64.
 
-    On a CPU torch sums a tensor in one float32 accumulator per lane: with 33 million elements the error is 1e-3.
+    On a CPU, torch sums a tensor in one float32 accumulator per lane: with 33 million elements, the error is 1e-3.
     """
     flat = tensor.detach().reshape(-1)
     rows = []
@@ -162,12 +163,12 @@ def total_norm(groups, order=2):
 
 
 def compute_dtype(dtype):
-    """Return the dtype in which updates of a tensor are computed: its own, float32 at least."""
+    """Return the dtype in which updates of a tensor are computed: its own, but at least float32."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def upcast(tensors, dtype=None, like=None):
-    """Return tensors of one dtype in ``dtype``, their ``compute_dtype`` by default; themselves if they have it.
+    """Return tensors of one dtype cast to ``dtype``, their ``compute_dtype`` by default; unchanged if they have it.
 
     ``like``: tensors of that dtype and those shapes, so that one operation can make all copies.
     """

@@ -1,11 +1,11 @@
 """The functions of ``amp_C``, with Apex's signatures. The formulas are in ``updates``.
 
-Those on lists take ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect. ``noop_flag`` is an
-integer tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if they find inf or nan,
-and still write their results. Functions that update weights do nothing if it is set; where torch supports this, the
-flag is evaluated on the device.
+Those on lists have the arguments ``(chunk_size, noop_flag, tensor_lists, ...)``. ``chunk_size`` has no effect.
+``noop_flag`` is an integer tensor of one element. ``multi_tensor_scale``, ``_axpby`` and ``_l2norm*`` set it to 1 if
+they find inf or nan, and still write their results. Functions that update weights do nothing if it is set; if torch
+supports this, the flag is evaluated on the device.
 
-Lists may mix dtypes and devices. Each function computes in float32 at least and rounds once, when it writes to the
+Lists may mix dtypes and devices. Each function computes in at least float32 and rounds once, when it writes to the
 given tensors.
 """
 
@@ -47,7 +47,7 @@ def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
 
 
 def scale_check_overflow(input, scale, overflow_buf, output):
-    """``multi_tensor_scale`` of one tensor, into ``output``, with the arguments that Apex had before March 2019."""
+    """``multi_tensor_scale`` for one tensor, into ``output``, with Apex's arguments from before March 2019."""
     multi_tensor_scale(None, overflow_buf, [[input], [output]], scale)
 
 
@@ -84,7 +84,7 @@ def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, 
 
 
 def _norms(noop_flag, xs, factor, per_tensor):
-    """Return what ``multi_tensor_l2norm`` returns, times ``factor``."""
+    """Return the result of ``multi_tensor_l2norm``, times ``factor``."""
     with torch.no_grad():
         device = noop_flag.device
         norms = torch.zeros(len(xs), dtype=torch.float32, device=device)
@@ -105,7 +105,7 @@ def multi_tensor_sgd(
     def update_batch(gradients, params, buffers, found_inf):
         updates.sgd(params, dtype_batches.multiplied(gradients, scale), buffers, *options, found_inf=found_inf)
 
-    # In a first run the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
+    # In the first run, the buffers may be uninitialized, so a weighted sum with them is wrong. The host reads the flag.
     dtype_batches.update(noop_flag, tensor_lists, 3, update_batch, on_device=not first_run)
 
 
@@ -164,7 +164,7 @@ def multi_tensor_novograd(
 ):
     """NovoGrad on ``[gradients, params, means]``; ``grad_norms`` (one element per tensor) is updated too.
 
-    ``moment_mode`` 0 takes norm and decay into the mean, 1 does not; ``norm_type`` is 2, or 0 for the largest absolute
+    ``moment_mode`` 0 includes norm and decay in the mean, 1 does not; ``norm_type`` is 2, or 0 for the largest absolute
     value.
     """
     order = 2 if norm_type == 2 else float("inf")
@@ -205,8 +205,8 @@ def multi_tensor_lamb(
     """LAMB on ``[gradients, params, means, squares]``, gradients clipped by ``global_grad_norm`` (a tensor) first.
 
     Any number may be a tensor. Nothing changes if ``found_inf`` is 1. Gradients are multiplied by ``inv_scale``;
-    ``global_grad_norm`` and ``max_grad_norm`` are those of the gradients before that. A fifth list, if there
-    is one, holds half copies of the params.
+    ``global_grad_norm`` and ``max_grad_norm`` are those of the gradients before that. An optional fifth list has half
+    copies of the params.
     """
     modes = {"grad_averaging": grad_averaging, "decoupled": mode == 1, "nvlamb": use_nvlamb}
     lr, step, inv_scale = map(dtype_batches.to_scalar, (lr, step, inv_scale))

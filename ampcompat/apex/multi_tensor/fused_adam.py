@@ -1,4 +1,4 @@
-"""Adam in one pass over memory, by torch's fused operation. ``updates.adam`` computes the same without it."""
+"""Adam in one pass over memory, with torch's fused operation. ``updates.adam`` computes the same without it."""
 
 import torch
 
@@ -8,8 +8,8 @@ from ...support.torch_compat.thread_context import tried_once
 def supported(weights, grads, means, squares, lr, decoupled):
     """Return which tensors of these lists ``update`` supports, as a list of indices.
 
-    It needs one dtype and a number as learning rate. The kernels ignore strides, so the tensors must be contiguous.
-    That is decided for each weight alone: a result must not depend on which weights are stepped on together.
+    It requires a single dtype and a number as learning rate. The kernels ignore strides, so the tensors must be
+    contiguous. This is decided for each weight separately: its result must not depend on the other weights in the step.
     """
     lists = (weights, grads, means, squares)
     if isinstance(lr, torch.Tensor) or len({each[0].dtype for each in lists}) > 1:
@@ -20,7 +20,7 @@ def supported(weights, grads, means, squares, lr, decoupled):
 
 
 def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):
-    """Do what ``updates.adam`` does."""
+    """Do the same as ``updates.adam``."""
     operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
     if not bias_correction:
         step = float("inf")  # makes both corrections 1

@@ -1,4 +1,4 @@
-"""The update of a loss scale that tolerates several overflows before it backs off, as in ``amp_C``."""
+"""The update of a loss scale that tolerates several overflows before it is reduced, as in ``amp_C``."""
 
 import torch
 
@@ -18,14 +18,14 @@ def update_scale_hysteresis(
 ):
     """Update a loss scale and its counts in place, on their device, and return the scale. Nothing is read by the host.
 
-    Each overflow decrements the number of tolerated ones, which starts at ``hysteresis``; at 0 the scale backs off. A
-    step without overflow resets the number. ``growth_interval`` steps without overflow in a row grow the scale, unless
-    it would become inf. A scale that would become subnormal becomes 0, as in Apex.
+    Each overflow decrements the number of tolerated ones, which starts at ``hysteresis``; at 0, the scale is reduced. A
+    step without overflow resets the number. After ``growth_interval`` consecutive steps without overflow, the scale
+    grows, unless it would become inf. A scale that would become subnormal becomes 0, as in Apex.
 
     Args:
         current_scale: the scale; a float32 tensor of one element.
-        growth_tracker: steps in a row without overflow; an int32 tensor of one element.
-        hysteresis_tracker: overflows that are still tolerated, including the one that backs off; likewise.
+        growth_tracker: consecutive steps without overflow; an int32 tensor of one element.
+        hysteresis_tracker: overflows that are still tolerated, including the one that reduces the scale; likewise.
         found_inf: a float32 tensor of one element, greater than 0 after an overflow.
         growth_factor, backoff_factor: the factors of the scale.
         growth_interval, hysteresis: counts.

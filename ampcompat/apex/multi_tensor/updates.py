@@ -1,9 +1,9 @@
-"""The published update rules of Adam, SGD, LAMB, NovoGrad and Adagrad, over lists of tensors.
+"""The published update rules of Adam, SGD, LAMB, NovoGrad and Adagrad, for lists of tensors.
 
-All tensors of a list have one device and the dtype to compute in. Gradients are never modified. A step count or a
+All tensors of a list have the same device and the dtype to compute in. Gradients are never modified. A step count or a
 learning rate may be a tensor of shape (), for steps that are captured in a CUDA graph. ``found_inf`` is a float32
-tensor of shape () on the device of the lists, or None. Where it is 1, weights and state stay unchanged, whatever the
-gradients hold, and the host does not read it.
+tensor of shape () on the device of the lists, or None. If it is 1, weights and state do not change, whatever the
+gradients contain; the host does not read it.
 """
 
 import math
@@ -72,7 +72,7 @@ def legacy_adam(
 ):
     """Adam in the faster order of the paper's section 2: eps is added to the second moment as it is, uncorrected.
 
-    The decay is decoupled, and multiplied by the corrected rate. ``eps_inside_sqrt``: eps is added before the root.
+    The decay is decoupled and multiplied by the corrected rate. ``eps_inside_sqrt``: eps is added before the root.
     """
     foreach_ops.update_average_(means, betas[0], grads, 1.0 - betas[0], found_inf)
     foreach_ops.update_square_average_(squares, betas[1], grads, 1.0 - betas[1], found_inf)
@@ -91,7 +91,8 @@ def sgd(
 ):
     """SGD with momentum; ``buffers`` is None without. ``decay_after_momentum``: the decay does not enter the momentum.
 
-    In a first step the buffers become the gradients, whatever they held; with ``found_inf`` they must hold 0 before it.
+    In the first step, the buffers become the gradients, whatever their values; with ``found_inf``, they must be 0
+    before it.
     """
     direction = grads if decay_after_momentum else add_weight_decay(grads, weights, decay)
     if momentum:
@@ -125,7 +126,7 @@ def trust_ratios(weight_norms, update_norms):
 def lamb(
     weights, grads, means, squares, divisor, lr, betas, eps, step, bias_correction, decay, found_inf=None, **modes
 ):
-    """LAMB (You et al., 2019): Adam's direction, its length per tensor adapted to that of the weight.
+    """LAMB (You et al., 2019): Adam's direction, with its length per tensor adapted to that of the weight.
 
     Args:
         divisor: a tensor of shape () that gradients are divided by first, see ``clip_divisor``; or None.

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm under Apex's names, by torch's own kernels where it has them."""
+"""Layer norm and RMS norm under Apex's names, with torch's own kernels if it has them."""
 
 from .norm_functions import (
     FusedLayerNormAffineFunction,

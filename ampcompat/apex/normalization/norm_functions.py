@@ -1,8 +1,8 @@
 """Layer norm and RMS norm as functions of tensors.
 
-The plain functions return the input's dtype, the ``mixed_dtype`` ones the weight's; both compute in float32 at least.
-At O1 and O4 norms are rows of the op table: inputs are cast to float32 and the result is float32. In a region of
-``torch.autocast`` of the script's own, tensors are cast to the dtype of the region, as Apex does.
+The plain functions return the input's dtype, the ``mixed_dtype`` ones the weight's; both compute in at least float32.
+At O1 and O4, norms are rows of the op table: inputs are cast to float32 and the result is float32. In the script's own
+``torch.autocast`` regions, tensors are cast to the dtype of the region, as in Apex.
 
 The formulas (Ba, Kiros and Hinton 2016; Zhang and Sennrich 2019), over the last ``len(normalized_shape)`` dimensions:
 
@@ -40,7 +40,7 @@ def _cast_to_float(function):
 
 
 def _cast(value, dtype):
-    """Return ``value``, if it is a floating tensor and not float64, in another dtype."""
+    """Return ``value`` in another dtype if it is a floating-point tensor other than float64."""
     is_cast = isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
     return value.to(dtype) if is_cast else value
 
@@ -116,7 +116,7 @@ def _same_dtype(input, weight, bias, dtype):
 
 
 def _widest_dtype(tensors):
-    """Return the widest dtype among tensors, and float32 at least."""
+    """Return the widest dtype among tensors, but at least float32."""
     widest = torch.float32
     for tensor in tensors:
         if not tensor_lists.is_narrower(tensor, widest):

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm as modules. As in Apex they are not subclasses of ``torch.nn.LayerNorm``."""
+"""Layer norm and RMS norm as modules. As in Apex, they are not subclasses of ``torch.nn.LayerNorm``."""
 
 import numbers
 import warnings
@@ -10,7 +10,7 @@ from . import norm_functions
 
 
 class _FusedNorm(torch.nn.Module):
-    """Base class of the norms: a weight of the normalized shape, and a bias where there is one."""
+    """Base class of the norms: a weight of the normalized shape, and an optional bias."""
 
     _has_bias = False
 
@@ -28,14 +28,14 @@ class _FusedNorm(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self):
-        """Set the weight to 1 and the bias, where there is one, to 0."""
+        """Set the weight to 1 and the bias, if there is one, to 0."""
         if self.elementwise_affine:
             torch.nn.init.ones_(self.weight)
             if self._has_bias:
                 torch.nn.init.zeros_(self.bias)
 
     def extra_repr(self):
-        """Return what ``repr`` shows between the parentheses."""
+        """Return the text between the parentheses of ``repr``."""
         return f"{tuple(self.normalized_shape)}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
 
 
@@ -64,7 +64,7 @@ class FusedLayerNorm(_FusedNorm):
 
 
 class FusedRMSNorm(_FusedNorm):
-    """RMS norm with the result in the input's dtype; arguments as for ``FusedLayerNorm``, and there is no bias."""
+    """RMS norm with the result in the input's dtype; arguments as for ``FusedLayerNorm``, but without bias."""
 
     _norm = staticmethod(norm_functions.fused_rms_norm_affine)
 
@@ -74,7 +74,7 @@ class FusedRMSNorm(_FusedNorm):
 
 
 class MixedFusedLayerNorm(FusedLayerNorm):
-    """Layer norm with the result in the weights' dtype: with float32 weights a half input gives a float32 result."""
+    """Layer norm with the result in the weights' dtype: with float32 weights, a half input gives a float32 result."""
 
     _norm = staticmethod(norm_functions.mixed_dtype_fused_layer_norm_affine)
 
@@ -84,7 +84,7 @@ class MixedFusedLayerNorm(FusedLayerNorm):
 
 
 class MixedFusedRMSNorm(FusedRMSNorm):
-    """RMS norm with the result in the weight's dtype: with a float32 weight a half input gives a float32 result."""
+    """RMS norm with the result in the weight's dtype: with a float32 weight, a half input gives a float32 result."""
 
     _norm = staticmethod(norm_functions.mixed_dtype_fused_rms_norm_affine)
 
@@ -97,7 +97,7 @@ def _check_affine(name, keywords):
     """Accept ``elementwise_affine`` as Apex does: no effect if True, an error otherwise.
 
     Raises:
-        AmpValueError: there would be no weight to take the dtype from.
+        AmpValueError: there would be no weight to determine the dtype.
         TypeError: there is another keyword.
     """
     affine = keywords.pop("elementwise_affine", None)
@@ -106,7 +106,5 @@ def _check_affine(name, keywords):
     if affine is None:
         return
     if not affine:
-        raise AmpValueError(
-            f"{name} takes the dtype of its result from its weight, so elementwise_affine must be True."
-        )
+        raise AmpValueError(f"{name} returns the dtype of its weight, so elementwise_affine must be True.")
     warnings.warn(f"{name} always has a weight: leave elementwise_affine out.", stacklevel=3)

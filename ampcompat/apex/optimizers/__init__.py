@@ -1,4 +1,4 @@
-"""The optimizers of ``apex.optimizers``, on any device and for params of any floating dtype."""
+"""The optimizers of ``apex.optimizers``, on any device and for params of any floating-point dtype."""
 
 from .adagrad import FusedAdagrad
 from .adam import FusedAdam

@@ -1,7 +1,7 @@
-"""Adam and AdamW: ``FusedAdam``, and ``LegacyFusedAdam``, which had that name before October 2019.
+"""Adam and AdamW: ``FusedAdam``, and ``LegacyFusedAdam``, which was called ``FusedAdam`` before October 2019.
 
-The formulas are in ``multi_tensor.updates``. ``FusedAdam`` makes a legacy object if it gets a keyword
-from before October 2019.
+The formulas are in ``multi_tensor.updates``. ``FusedAdam`` creates a legacy object if it gets a keyword from before
+October 2019.
 """
 
 import functools
@@ -32,7 +32,7 @@ def accept_legacy_keywords(init):
             return init(self, *args, **kwargs)
         if type(self) is not FusedAdam:
             raise AmpTypeError(
-                f"{legacy[0]} is a keyword of the FusedAdam from before October 2019, which is "
+                f"{legacy[0]} is a keyword of FusedAdam from before October 2019, which is "
                 f"apex.contrib.optimizers.FusedAdam: derive {type(self).__name__} from that."
             )
         self.__class__ = LegacyFusedAdam
@@ -55,12 +55,13 @@ class FusedAdam(FusedOptimizer):
         weight_decay: weight decay.
         amsgrad: not supported; ``True`` raises ``RuntimeError``.
         set_grad_none: ``zero_grad`` sets gradients to None.
-        capturable: learning rate and step count are tensors on the device, so that a CUDA graph can hold the step.
+        capturable: learning rate and step count are tensors on the device, so that the step can be captured in a CUDA
+            graph.
         master_weights: the optimizer keeps float32 copies of half params and updates those. No effect on params that
             have master weights of amp (O2, O5).
 
-    With ``max_grad_norm``, ``eps_inside_sqrt``, ``use_mt`` or ``amp_scale_adjustment`` this is the optimizer that had
-    the name before October 2019, ``apex.contrib.optimizers.FusedAdam``.
+    With ``max_grad_norm``, ``eps_inside_sqrt``, ``use_mt`` or ``amp_scale_adjustment``, this is the optimizer of that
+    name from before October 2019, ``apex.contrib.optimizers.FusedAdam``.
     """
 
     state_names = ("exp_avg", "exp_avg_sq")
@@ -101,7 +102,7 @@ class FusedAdam(FusedOptimizer):
         """
         if any(argument is not None for argument in (grads, output_params, scale, grad_norms)):
             raise AmpError(
-                "FusedAdam.step takes no grads, output_params, scale or grad_norms: that was the FusedAdam from before "
+                "FusedAdam.step has no grads, output_params, scale or grad_norms: that was the FusedAdam from before "
                 "2019, which is apex.contrib.optimizers.FusedAdam. amp.initialize and amp.scale_loss do what these "
                 "were for."
             )
@@ -122,7 +123,7 @@ class FusedAdam(FusedOptimizer):
 
 
 class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
-    """Adam as Apex had it before October 2019: eps is added without bias correction.
+    """Apex's Adam from before October 2019: eps is added without bias correction.
 
     Args:
         params, lr, bias_correction, betas, eps, weight_decay, amsgrad: as in ``FusedAdam``; the decay is decoupled.

@@ -1,4 +1,4 @@
-"""The ``step`` of Apex's optimizers from before 2019: it takes gradients, output params and a scale as arguments."""
+"""The ``step`` of Apex's optimizers from before 2019, with gradients, output params and a scale as arguments."""
 
 import torch
 
@@ -9,7 +9,7 @@ from .step_scaling import step_scaling
 
 
 class ExplicitGradientOptimizer(FusedOptimizer):
-    """Base class of optimizers whose ``step`` takes the gradients as an argument."""
+    """Base class of optimizers whose ``step`` gets the gradients as an argument."""
 
     _explicit_grads = {}  # id(param) -> gradient, during a step
     _grad_norms = None  # the norm of the unscaled gradients of each group, during a step
@@ -54,7 +54,7 @@ class ExplicitGradientOptimizer(FusedOptimizer):
         lists = lists or [[] for _ in expected]
         if [len(each) for each in lists if each] != [length for each, length in zip(lists, expected) if each]:
             raise AmpTypeError(
-                f"step({name}=...) expected lists as long as the param groups, {expected}, and got "
+                f"step({name}=...) expected lists as long as the param groups, {expected}, but got "
                 f"{[len(each) for each in lists]}."
             )
         return lists

@@ -1,8 +1,8 @@
 """``FusedOptimizer``, the base class of Apex's optimizers: batches of params, step counts of groups, and state dicts.
 
-State is kept and updates are computed in float32 at least, also for half params; ``load_state_dict`` does not round
-it to the params' dtype as torch's does. A step that gets ``found_inf`` is skipped on the device. From then on the
-step count is a tensor on the device; state dicts hold it as a number.
+State is stored and updates are computed in at least float32, even for half params; ``load_state_dict`` does not round
+it to the params' dtype as torch's does. A step that gets ``found_inf`` is skipped on the device. From then on, the step
+count is a tensor on the device; state dicts contain it as a number.
 """
 
 import itertools
@@ -21,7 +21,7 @@ STEP, MASTER = "step", "master_param"
 
 
 class Batch(NamedTuple):
-    """Params of one device and dtype that have gradients; lists as long as ``params``.
+    """Params of one device and dtype that have gradients; all lists are as long as ``params``.
 
     ``weights`` and ``grads`` are in the dtype to compute in; ``weights`` is ``params`` if they have it. ``state`` has a
     list per name. ``found_inf`` is described in ``multi_tensor.updates``.
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
 
 
 class FusedOptimizer(torch.optim.Optimizer):
-    """Base class of the optimizers: a subclass names its state and defines the update of a batch.
+    """Base class of the optimizers: a subclass lists its state and defines the update of a batch.
 
     ``attributes`` are options that are not in param groups, as in Apex; they are copied and pickled with the optimizer.
     """
@@ -63,7 +63,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self):
-        """Whether a step takes ``found_inf`` and ``grad_scale`` on the device; read by amp and torch's GradScaler."""
+        """Whether a step accepts ``found_inf`` and ``grad_scale`` on the device; read by amp and torch's GradScaler."""
         devices = {param.device.type for group in self.param_groups for param in group["params"]}
         return all(features.has_flagged_sgd(device) for device in devices)
 
@@ -83,7 +83,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _step_with(self, scaling):
-        """Step on gradients with the state that ``scaling``, a ``StepScaling``, describes."""
+        """Step with gradients in the state described by ``scaling``, a ``StepScaling``."""
         if scaling.found_inf is not None and not self._step_supports_amp_scaling and scaling.is_overflow():
             with torch.no_grad():
                 params = [param for group in self.param_groups for param in group["params"]]
@@ -188,7 +188,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return found
 
     def load_state_dict(self, state_dict):
-        """Load a state dict, also that of torch's corresponding optimizer; float32 state stays float32."""
+        """Load a state dict, including that of torch's corresponding optimizer; float32 state stays float32."""
         super().load_state_dict(state_dict)
         saved = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         own = itertools.chain.from_iterable(group["params"] for group in self.param_groups)
@@ -202,7 +202,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             self._add_missing_options(group)
 
     def _add_missing_options(self, group):
-        """Add missing entries to a group of torch's optimizer; torch counts steps in the state of each param."""
+        """Add missing entries to a group of torch's optimizer, which counts steps in the state of each param."""
         for name, value in self.defaults.items():
             group.setdefault(name, value)
         counts = [self.state[param].pop(STEP) for param in group["params"] if STEP in self.state.get(param, {})]
@@ -252,7 +252,7 @@ def checked_options(**options):
 
 
 def on_device(number, group):
-    """Return a number as a float32 tensor of shape () on the group's device; not copied if it is there already."""
+    """Return a number as a float32 tensor of shape () on the group's device; not copied if it is already there."""
     device = group["params"][0].device
     if isinstance(number, torch.Tensor):
         return number.to(device=device, dtype=torch.float32).reshape(())

@@ -14,7 +14,7 @@ class FusedLAMB(FusedOptimizer):
     Args:
         params, lr, bias_correction, betas, eps, weight_decay, amsgrad, set_grad_none: as in ``FusedAdam``.
         adam_w_mode: weight decay is added to the update; otherwise to the gradient.
-        grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
+        grad_averaging: the weight of a new gradient in the mean is ``1 - beta1``; otherwise 1.
         max_grad_norm: gradients are clipped to this global norm; 0 or None: no clipping.
         use_nvlamb: also adapt tensors that have no weight decay.
     """

@@ -1,7 +1,7 @@
 """``FusedMixedPrecisionLamb``: LAMB that keeps float32 copies of half params itself.
 
-Learning rate and step count are plain numbers here and tensors of one element in Apex. Arguments and checkpoints may
-have either form.
+Learning rate and step count are plain numbers, but tensors of one element in Apex. Arguments and checkpoints may have
+either form.
 """
 
 from .fused import evaluate_closure
@@ -13,8 +13,8 @@ class FusedMixedPrecisionLamb(FusedLAMB):
     """LAMB for a model that is entirely in half, without amp's master weights.
 
     Args:
-        step: the number of steps that are already done.
-        reduced_precision_dtype: params of this dtype get float32 copies, made in the first step; None: no copies.
+        step: the number of steps already taken.
+        reduced_precision_dtype: params of this dtype get float32 copies, created in the first step; None: no copies.
 
     The other arguments are those of ``FusedLAMB``.
     """

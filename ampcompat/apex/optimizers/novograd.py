@@ -1,7 +1,7 @@
 """``FusedNovoGrad``: NovoGrad, with one second moment per tensor. It also loads the moments of Apex's checkpoints.
 
-As in Apex the second moment is a norm, not its square. It is kept in each param's state, where Apex keeps two tensors
-per param group.
+As in Apex, the second moment is a norm, not its square. It is stored in each param's state, while Apex stores two
+tensors per param group.
 """
 
 import torch
@@ -11,7 +11,7 @@ from ..multi_tensor import foreach_ops, functions, updates
 from .fused import FusedOptimizer, check_amsgrad, checked_options
 
 MOMENT = "exp_avg_sq"
-#: The moment of a param that has had no step, or only skipped ones; norms are never negative.
+#: The moment of a param without steps, or with only skipped ones; norms are never negative.
 NO_MOMENT = -1.0
 #: Apex's values of ``norm_type``.
 ORDERS = {2: 2, 0: float("inf")}
@@ -25,7 +25,7 @@ class FusedNovoGrad(FusedOptimizer):
         betas: decay rates of the running means of the gradients and of their norm.
         eps: added to the norm.
         reg_inside_moment: norm and decay enter the mean, as in the paper; otherwise only the update.
-        grad_averaging: a new gradient enters the mean with weight ``1 - beta1``; otherwise with 1.
+        grad_averaging: the weight of a new gradient in the mean is ``1 - beta1``; otherwise 1.
         norm_type: 2, or 0 for the largest absolute value.
         init_zero: norms start at 0; otherwise at those of the first gradients.
     """
@@ -56,7 +56,7 @@ class FusedNovoGrad(FusedOptimizer):
         super().__init__(params, group, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
 
     def load_state_dict(self, state_dict):
-        """Load a state dict, Apex's own included."""
+        """Load a state dict, including Apex's own."""
         super().load_state_dict(state_dict)
         for group in self.param_groups:
             if MOMENT in group:

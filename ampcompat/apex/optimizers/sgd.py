@@ -1,6 +1,6 @@
 """``FusedSGD``: stochastic gradient descent with momentum. The formula is ``multi_tensor.updates.sgd``.
 
-``materialize_master_grads`` is accepted for compatibility and has no effect. With False Apex reads half gradients in
+``materialize_master_grads`` is accepted for compatibility and has no effect. With False, Apex reads half gradients in
 the step itself, which gives the same result.
 """
 
@@ -12,7 +12,7 @@ BUFFER = "momentum_buffer"
 
 
 class FusedSGD(FusedOptimizer):
-    """SGD with momentum, as ``torch.optim.SGD``, and a choice of when weights decay.
+    """SGD with momentum, like ``torch.optim.SGD``, and a choice of when weight decay is applied.
 
     Args:
         params, weight_decay, set_grad_none: as in ``FusedAdam``.
@@ -65,7 +65,7 @@ class FusedSGD(FusedOptimizer):
         clear_gradients(self.param_groups, set_to_none or self.set_grad_none)
 
     def _update(self):
-        # Steps are not counted: Apex's checkpoints have no such entry.
+        # Steps are not counted, since Apex's checkpoints have no such entry.
         for group in self.param_groups:
             for is_first in (False, True):  # torch.optim.SGD saves None without a momentum
                 without = [self.state.get(param, {}).get(BUFFER) is None for param in group["params"]]
@@ -75,7 +75,7 @@ class FusedSGD(FusedOptimizer):
 
     @property
     def _step_supports_amp_scaling(self):
-        # A first step has no dampening, and only the host knows whether a step was the first.
+        # The first step has no dampening, and only the host knows whether a step is the first.
         dampened = any(group["momentum"] and group["dampening"] for group in self.param_groups)
         return not dampened and super()._step_supports_amp_scaling
 

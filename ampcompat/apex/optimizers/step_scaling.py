@@ -1,4 +1,4 @@
-"""What the caller of an optimizer's ``step`` says about the gradients: their scale, and whether they hold inf or nan.
+"""The state of the gradients that a caller of ``step`` provides: their scale, and whether they contain inf or nan.
 
 torch's GradScaler and amp set it on the optimizer. Only ``is_overflow`` reads from the device.
 """
@@ -20,7 +20,7 @@ class StepScaling:
 
     def __init__(self, found_inf=None, inv_scale=None, in_place=False):
         self.in_place = in_place
-        # Kernels compare the flag with 1, but sums of flags are passed too.
+        # Kernels compare the flag with 1, but sums of flags may be passed too.
         self.found_inf = None if found_inf is None else (found_inf.detach() != 0).to(torch.float32).reshape(())
         self.inv_scale = inv_scale.detach().reshape(()) if isinstance(inv_scale, torch.Tensor) else inv_scale
 
@@ -68,7 +68,7 @@ UNSCALED = StepScaling()
 
 
 def step_scaling(optimizer, grad_scaler=None):
-    """Return the ``StepScaling`` that the caller of ``optimizer.step`` has set on it, or that of ``grad_scaler``."""
+    """Return the ``StepScaling`` that the caller of ``step`` has set on the optimizer, or that of ``grad_scaler``."""
     if grad_scaler is None:
         found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     else:
@@ -83,7 +83,7 @@ def step_scaling(optimizer, grad_scaler=None):
 def pop_grad_scaler(kwargs):
     """Return the ``grad_scaler`` among the keywords of a step; any other keyword is an error.
 
-    It is not in the signature, because then torch's GradScaler warns and passes itself instead of its flag.
+    It is not in the signature, because torch's GradScaler would then warn and pass itself instead of its flag.
     """
     grad_scaler = kwargs.pop("grad_scaler", None)
     if kwargs:

@@ -1,4 +1,4 @@
-"""``apex.parallel`` over ``torch.distributed``. Without a process group a world of one process is assumed."""
+"""``apex.parallel`` over ``torch.distributed``. Without a process group, a single process is assumed."""
 
 from ...support.torch_compat.process_groups import import_functions_of_default_group
 from .data_parallel import DataParallelCriterion, DataParallelModel, gather

@@ -1,10 +1,10 @@
-"""Reduce gradients over processes in buckets while the backward pass is still running.
+"""All-reduce gradients in buckets while the backward pass is still running.
 
-Ranks may use different params in a pass: after its gradients each bucket has one flag per param, summed with
-them. A param that some rank used gets its gradient on all ranks; one that no rank used keeps None.
+Ranks may use different params in a pass: each bucket has one flag per param after its gradients, which is summed with
+    them. A param that some rank used gets its gradient on all ranks; a param that no rank used keeps None.
 
-One backward pass (a bucket is launched when its last gradient is ready, but never before the buckets in front of it,
-so that every rank sends them in the same order):
+One backward pass (a bucket is launched when its last gradient is ready, but never before earlier buckets, so that every
+rank sends them in the same order):
 
     a gradient reaches an output, or a param    call ``finish`` at the end of this pass
     a param has its gradient                    launch the buckets at the front that are complete
@@ -26,14 +26,14 @@ from .collectives import master_of
 
 
 class ReductionOptions(NamedTuple):
-    """How gradients are divided into buckets, and what is done to a bucket.
+    """How gradients are divided into buckets, and how a bucket is reduced.
 
     Attributes:
         bucket_size: elements after which a bucket is closed.
         trigger_params: ids of the params that close a bucket instead, if any.
         delay_allreduce: send nothing before the end of a pass.
         retain_buffers: keep the reduced buffers; gradients are views of them.
-        groups: process groups that are used in rotation; None is all processes.
+        groups: process groups that are used in rotation; None means all processes.
         average: multiply the sum by ``predivide_factor / world_size``.
         predivide_factor: divide by it before the sum.
         always_fp32: sum half gradients in float32.
@@ -84,8 +84,8 @@ class Bucket:
         self._work = dist.all_reduce(self._sent, group=group, async_op=True)
 
     def _prepared(self, flat):
-        """Return what is to be summed over the processes; may be ``flat`` itself."""
-        # gloo supports bfloat16 in recent torch only; the sum in float32 is at least as exact.
+        """Return the tensor to sum over the processes; may be ``flat`` itself."""
+        # gloo supports bfloat16 only in recent torch; the sum in float32 is at least as exact.
         in_fp32 = self._options.always_fp32 or (
             flat.dtype is getattr(torch, "bfloat16", None) and flat.device.type == "cpu"
         )
@@ -93,7 +93,7 @@ class Bucket:
         return sent if self._options.predivide_factor == 1.0 else sent.div_(self._options.predivide_factor)
 
     def finish(self, retain_buffers):
-        """Wait for it and give the params their gradients: copies, or views of ``flat`` if ``retain_buffers``."""
+        """Wait for it and set the gradients of the params: copies, or views of ``flat`` if ``retain_buffers``."""
         self._work.wait()
         factor, world_size = self._options.predivide_factor, dist.get_world_size()
         if self._options.average and factor != world_size:
@@ -126,7 +126,7 @@ class Bucket:
 
 
 def make_buckets(params, options):
-    """Return buckets of ``params`` in the order in which backward is expected to reach them: the last come first."""
+    """Return buckets of ``params`` in the order in which backward is expected to reach them: last params first."""
     param_lists, open_lists = [], {}
     for param in reversed(params):
         key = (param.dtype, param.device)
@@ -144,7 +144,7 @@ def make_buckets(params, options):
 
 
 class BackwardReduction:
-    """Reduces gradients in every backward pass that reaches one of the params with hooks."""
+    """All-reduces gradients in every backward pass that reaches one of the params with hooks."""
 
     def __init__(self, options, enabled=True):
         self.buckets = []
@@ -161,12 +161,12 @@ class BackwardReduction:
         return BackwardReduction, (self._options._replace(groups=[None]), self.enabled)
 
     def set_enabled(self, enabled):
-        """Reduce the gradients of later passes, or leave them as each rank computed them."""
+        """Enable or disable the all-reduce of gradients in later passes."""
         self.enabled = enabled
         self.has_unreduced_passes |= not enabled
 
     def register_hooks(self, params):
-        """Register hooks on params, in the module's order; return whether these are others than before."""
+        """Register hooks on params, in the module's order; return whether the params differ from those before."""
         hooked_params = [(id(param), param.dtype, param.device) for param in params]
         if hooked_params == self._hooked_params:
             return False
@@ -192,24 +192,24 @@ class BackwardReduction:
             return
         with torch.enable_grad():
             node = param.expand_as(param).grad_fn.next_functions[0][0]
-        self._nodes.append(node)  # torch holds it weakly
+        self._nodes.append(node)  # torch references it weakly
         self._handles.append(node.register_hook(hook))
 
     def register_output_hook(self, output):
         """Call ``finish`` at the end of the pass that reaches ``output`` first.
 
-        Hooks of the params are not enough: activation checkpointing runs nested backward passes with callbacks of their
-        own.
+        Hooks on the params are not enough: activation checkpointing runs nested backward passes with their own
+            callbacks.
         """
 
         def hook(grad):
-            if self.enabled:  # the output keeps this alive, even if the wrapper is dropped before backward
+            if self.enabled:  # the output references this, even if the wrapper is dropped before backward
                 self.queue_finish()
 
         output.register_hook(hook)
 
     def queue_finish(self):
-        """Call ``finish`` at the end of the pass that is running now, once."""
+        """Call ``finish`` once at the end of the running pass."""
         # A nested backward pass can drop the queued callback, so it is queued again. Reducing twice is harmless,
         # since an average does not change when it is averaged again.
         if not self._is_finish_queued or not features.queued_callbacks_survive():
@@ -259,7 +259,7 @@ class BackwardReduction:
 
 
 def _grad_hook(reference, bucket, param_id):
-    """Return a hook that reports a gradient to the reduction behind a weak reference."""
+    """Return a hook that reports a gradient to the reduction, through a weak reference."""
 
     def hook(*unused):
         reduction = reference()

@@ -1,6 +1,6 @@
 """Collectives of ``torch.distributed`` for many tensors at once: flattened by dtype and device, sent, and copied back.
 
-Weights that amp has cast are broadcast by way of their float32 master weights, which ``initialize`` made on each rank.
+Weights that amp has cast are broadcast through their float32 master weights, which ``initialize`` created on each rank.
 """
 
 import torch

@@ -1,9 +1,9 @@
-"""Data parallelism in one process whose outputs and losses stay on their devices.
+"""Data parallelism in one process, with outputs and losses that stay on their devices.
 
-torch's DataParallel gathers all outputs on the first GPU, where the loss is computed. With a vocabulary of 40,000,
-250 tokens and a batch of 32 these are 1.2 GB, and their gradients as much again. Here each GPU holds its own share.
-Tensors are moved by torch's scatter, replicate, parallel_apply and gather. The devices may be CPU ones, also
-repeated: then the parts of a batch run one after another on copies of the module that share its params, which gives
+torch's DataParallel gathers all outputs on the first GPU, where the loss is computed. With a vocabulary of 40,000, 250
+tokens and a batch size of 32, these take 1.2 GB, and their gradients another 1.2 GB. Here, each GPU keeps its own
+share. Tensors are moved by torch's scatter, replicate, parallel_apply and gather. The devices may be CPUs, also
+repeated. The parts of a batch are then run one after another on copies of the module that share its params, which gives
 the same results without a GPU.
 """
 
@@ -20,13 +20,13 @@ MEAN, SUM, NONE = "mean", "sum", "none"
 class DataParallelModel(torch.nn.DataParallel):
     """Runs a module on parts of a batch, one per device, and leaves each output where it is.
 
-    Use it where one process has to drive several GPUs and a script cannot be started once per GPU. Where it can, prefer
-    DistributedDataParallel (torch's, or this package's): it makes no replicas in every step, does not load the
-    first GPU more than the others, and has no Python lock shared by all. Call ``amp.initialize`` first, then wrap.
+    Use it if one process has to use several GPUs because the script cannot be started once per GPU. Otherwise, prefer
+    DistributedDataParallel (torch's or this package's): it does not replicate the model in every step, does not load
+    the first GPU more than the others, and does not share one GIL. Call ``amp.initialize`` first, then wrap.
 
     Args:
         module: the module, on the first device.
-        device_ids: GPUs (numbers or devices); or CPU devices, such as ``["cpu", "cpu"]``. None is all GPUs.
+        device_ids: GPUs (numbers or devices); or CPU devices, such as ``["cpu", "cpu"]``. None means all GPUs.
         dim: the dimension in which a batch is divided.
 
     Raises:
@@ -46,7 +46,7 @@ class DataParallelModel(torch.nn.DataParallel):
         self.devices = devices
 
     def forward(self, *inputs, **kwargs):
-        """Return a tuple with the output of each device that got a part of the batch."""
+        """Return a tuple of the outputs of the devices that got a part of the batch."""
         parts = _scatter(inputs, kwargs, self.devices, self.dim)
         return tuple(_apply(_replicas(self.module, self.devices[: len(parts)]), parts))
 
@@ -54,14 +54,14 @@ class DataParallelModel(torch.nn.DataParallel):
 class DataParallelCriterion(torch.nn.Module):
     """Computes a loss on the devices of the outputs, and gathers only the losses.
 
-    The result is the criterion's value on the whole batch if that is a mean or a sum over samples. One that is neither,
-    such as a mean weighted by class, should be built with ``reduction="sum"`` and divided by what you want.
+    The result is the criterion's value on the whole batch if that is a mean or a sum over samples. For other
+    reductions, such as a mean weighted by class, use ``reduction="sum"`` and divide the result yourself.
 
     Args:
         criterion: a module; ``criterion(output, *targets)``.
-        device_ids: as for the ``DataParallelModel`` that makes the outputs.
+        device_ids: as for the ``DataParallelModel`` that computes the outputs.
         dim: the dimension in which targets are divided.
-        reduction: "mean", weighted by the parts' sizes, "sum" or "none"; None is what ``criterion.reduction`` says, or
+        reduction: "mean", weighted by the sizes of the parts, "sum" or "none"; None means ``criterion.reduction``, or
             "mean".
     """
 
@@ -80,7 +80,7 @@ class DataParallelCriterion(torch.nn.Module):
         """Return the loss on the first output's device.
 
         Args:
-            outputs: what the ``DataParallelModel`` returned, one per device.
+            outputs: the outputs of the ``DataParallelModel``, one per device.
             targets: of the whole batch.
             kwargs: further arguments of the criterion, divided like the targets.
         """
@@ -112,11 +112,11 @@ class DataParallelCriterion(torch.nn.Module):
 
 
 def gather(outputs, target_device=None, dim=0):
-    """Return the outputs of a ``DataParallelModel`` as one, as if one device had made it; differentiable.
+    """Return the outputs of a ``DataParallelModel`` as one, as if computed on one device; differentiable.
 
     Args:
         outputs: a tuple, one output per device: tensors, or containers of them with the same structure.
-        target_device: the device of the result; None is the first output's device.
+        target_device: the device of the result; None means the first output's device.
         dim: the dimension in which the batch was divided.
     """
     if not isinstance(outputs, (tuple, list)) or not outputs:
@@ -135,7 +135,7 @@ def _devices(device_ids):
         device_ids = range(torch.cuda.device_count())
     devices = [_device(each) for each in device_ids]
     if not devices:
-        raise AmpValueError("There is no GPU here. Name CPU devices to try it without: device_ids=['cpu', 'cpu'].")
+        raise AmpValueError("There is no GPU. To try it on a CPU, pass device_ids=['cpu', 'cpu'].")
     if len({device.type for device in devices}) > 1:
         raise AmpValueError(f"device_ids must be all GPUs or all CPU devices, not {list(device_ids)}.")
     return devices
@@ -190,7 +190,7 @@ def _replicas(module, devices):
 
 
 def _cpu_replica(module, replicas):
-    """Return a copy that shares params and has buffers of its own, which are discarded as on all GPUs but the first."""
+    """Return a copy that shares params and has its own buffers, which are discarded, as on all but the first GPU."""
     if id(module) not in replicas:
         replica = replicas[id(module)] = type(module).__new__(type(module))
         vars(replica).update(vars(module))

@@ -1,4 +1,4 @@
-"""``DistributedDataParallel`` and ``Reducer`` with Apex's arguments: gradients averaged over ``torch.distributed``.
+"""``DistributedDataParallel`` and ``Reducer`` with Apex's arguments; they average gradients over the ranks.
 
 Call ``amp.initialize`` first, then wrap the model that it returned. Gradients are reduced while they are still
 scaled, so an overflow on one rank is an overflow on all. ``buckets`` decides when and how gradients are sent.
@@ -21,18 +21,18 @@ from .collectives import broadcast_params, flat_dist_call
 class DistributedDataParallel(torch.nn.Module):
     """Wraps a module so that each backward pass leaves the same, averaged gradients on every rank.
 
-    Rank 0's params are broadcast at construction. A gradient that is in ``.grad`` before the pass (accumulation after
-    ``disable_allreduce``) is reduced with the new one.
+    The params of rank 0 are broadcast at construction. A gradient that is in ``.grad`` before the pass (accumulation
+    after ``disable_allreduce``) is reduced together with the new one.
 
     Args:
         module: the module; its keys in ``state_dict`` get the prefix ``module.``.
-        message_size: elements per message, about.
+        message_size: the approximate number of elements per message.
         delay_allreduce: send everything at the end of the backward pass.
         shared_param: raises an error, as in Apex; shared params need no option.
         allreduce_trigger_params: params that end a message, instead of ``message_size``.
         retain_allreduce_buffers: keep the reduced buffers in ``allreduce_buffers``; gradients are views of them.
         allreduce_always_fp32: sum half gradients in float32.
-        num_allreduce_streams: process groups whose messages are sent in parallel.
+        num_allreduce_streams: the number of process groups whose messages are sent in parallel.
         allreduce_communicators: ``(process groups, streams)`` to use for that; ``torch.distributed`` uses its own
             streams.
         gradient_average: divide the sum by the number of processes. Without it, the result is
@@ -91,7 +91,7 @@ class DistributedDataParallel(torch.nn.Module):
         )
 
     def forward(self, *inputs, **kwargs):
-        """Run the module; the backward pass of what it returns will be reduced."""
+        """Run the module; gradients will be reduced in the backward pass of its outputs."""
         result = self.module(*inputs, **kwargs)
         if torch.is_grad_enabled() and self._reduction.enabled and in_process_group():
             self._register_hooks()
@@ -106,7 +106,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._reduction.set_enabled(True)
 
     def disable_allreduce(self):
-        """Leave gradients as each rank computed them, until ``enable_allreduce``."""
+        """Do not reduce gradients until ``enable_allreduce``."""
         self._reduction.set_enabled(False)
 
     @property
@@ -132,7 +132,7 @@ class DistributedDataParallel(torch.nn.Module):
         return self._reduction.has_unreduced_passes
 
     def _register_hooks(self):
-        """Register hooks on the params that are trained now; they may have been frozen, cast or replaced."""
+        """Register hooks on the params that are currently trained; params may have been frozen, cast or replaced."""
         params = [param for param in self.module.parameters() if param.requires_grad]
         if in_process_group() and self._reduction.register_hooks(params):
             for session in process_state.sessions:
@@ -141,7 +141,7 @@ class DistributedDataParallel(torch.nn.Module):
 
 
 class Reducer:
-    """Averages gradients at each call of ``reduce``: a given list, or those of a module.
+    """Averages gradients at each call of ``reduce``: those in a given list, or of a module.
 
     The params of the module are broadcast from rank 0 at construction.
     """
@@ -168,7 +168,7 @@ class Reducer:
 
 
 def _check_subclass(kind):
-    """Raise for a subclass whose own way to reduce gradients would never be called."""
+    """Raise an error for a subclass with its own reduction of gradients, which would never be called."""
     for name in REDUCTION_METHODS:
         if hasattr(kind, name):
             raise AmpError(
@@ -182,7 +182,7 @@ def _check(shared_param, delay_allreduce, triggers, streams, communicators):
     if shared_param is not None:
         raise AmpValueError("shared_param is no longer an option: shared params work as they are.")
     if triggers is not None and delay_allreduce:
-        raise AmpValueError("allreduce_trigger_params say when to send, delay_allreduce=True at the end: give one.")
+        raise AmpValueError("allreduce_trigger_params and delay_allreduce=True exclude each other: pass only one.")
     if communicators is not None and len(communicators[0]) != streams:
         raise AmpValueError(
             f"allreduce_communicators has {len(communicators[0])} process groups, num_allreduce_streams is {streams}."
@@ -198,7 +198,7 @@ def _groups(streams, communicators):
 
 
 def _tensors(value, seen):
-    """Yield the tensors in nested containers and dataclasses; for others the hooks of the params are enough."""
+    """Yield the tensors in nested containers and dataclasses; otherwise the hooks on the params are enough."""
     if isinstance(value, torch.Tensor):
         yield value
         return

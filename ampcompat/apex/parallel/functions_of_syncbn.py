@@ -1,8 +1,8 @@
-"""The functions of Apex's ``syncbn`` extension: the steps that a batch norm over several processes is made of.
+"""The functions of Apex's ``syncbn`` extension: the parts of a batch norm over several processes.
 
 ``input`` and ``grad_output`` have shape (N, C, ...), or (..., C) for the functions named ``c_last``, in float32,
 float64 or a half dtype. Statistics have shape (C,), in float32 at least; ``weight`` and ``shift`` too, or are None.
-Between the steps the caller gathers the statistics of all ranks, and sums ``sum_dy`` and ``sum_dy_xmu`` over them.
+The caller gathers the statistics of all ranks, and sums ``sum_dy`` and ``sum_dy_xmu`` over them.
 
 The formulas (Ioffe and Szegedy, 2015), with dy the gradient of the output and n the number of values per channel:
 
@@ -56,7 +56,7 @@ def batchnorm_forward(input, mean, inv_std, weight, shift):
 def reduce_bn(grad_output, input, mean, inv_std, weight):
     """Return [sum_dy, sum_dy_xmu, gradient of weight, gradient of shift] of this rank.
 
-    Without weight the last two are empty.
+    Without a weight, the last two are empty.
     """
     with torch.no_grad():
         grad, centered = _wide(grad_output), _wide(input) - _per_channel(mean, input)
@@ -70,7 +70,7 @@ def batchnorm_backward(grad_output, input, mean, inv_std, weight, sum_dy, sum_dy
     """Return the gradient of ``input``, in its dtype.
 
     Args:
-        sum_dy, sum_dy_xmu: sums over all ranks; without ``count``, means, as Apex had them before 2021.
+        sum_dy, sum_dy_xmu: sums over all ranks; without ``count``, means, as in Apex before 2021.
         count: the counts of values per channel of all ranks; an integer tensor of shape (ranks,).
     """
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""LARC: a learning rate for each param, by the ratio of its norm to its gradient's (You, Gitman and Ginsburg, 2017).
+"""LARC: a learning rate for each param, from the ratio of its norm to its gradient's (You, Gitman and Ginsburg, 2017).
 
 ``LARC`` rescales gradients before the wrapped optimizer's step and does nothing else. It is a subclass of
 ``torch.optim.Optimizer``, so that learning rate schedulers accept it, but has no state of its own: params, state,
@@ -11,7 +11,7 @@ from ...engine.patched_optimizers.amp_stash import STASH
 from ..multi_tensor import foreach_ops
 from ..optimizers.fused import evaluate_closure
 
-#: Other attributes that schedulers, hooks and amp read on an optimizer; they are those of the wrapped one.
+#: Other attributes that schedulers, hooks and amp read from an optimizer; they are those of the wrapped one.
 _OPTIMIZER_ATTRIBUTES = ("defaults", "state", STASH)
 
 

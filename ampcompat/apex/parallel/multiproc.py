@@ -1,7 +1,7 @@
 """``python -m apex.parallel.multiproc script.py …``: one process of a script per GPU of this machine.
 
-Rank 0 writes to the terminal, the others to ``GPU_<rank>.log``. The variables of torchrun (RANK, LOCAL_RANK,
-WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set too; new scripts should use torchrun.
+Rank 0 writes to the terminal, the others to ``GPU_<rank>.log``. The environment variables of torchrun (RANK,
+LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) are set too; new scripts should use torchrun.
 """
 
 import argparse

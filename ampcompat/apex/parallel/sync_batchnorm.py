@@ -18,9 +18,9 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     Args:
         num_features, eps, momentum, affine, track_running_stats: as for ``torch.nn.BatchNorm2d``.
-        process_group: the ranks that share statistics; None is all of them.
+        process_group: the ranks that share statistics; None means all of them.
         channel_last: the input's channels are its last dimension.
-        fuse_relu: a relu follows, after ``z`` is added if ``forward`` gets it.
+        fuse_relu: apply a relu, after adding ``z`` if it is passed to ``forward``.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     @property
     def process_group(self):
-        """The ranks that share statistics; None is all of them."""
+        """The ranks that share statistics; None means all of them."""
         return self._group_reference.group
 
     @process_group.setter
@@ -84,7 +84,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
         return output
 
     def _group(self):
-        """Return the process group to share with, or None for no sharing."""
+        """Return the process group that shares statistics, or None for no sharing."""
         if not in_process_group():
             return None
         return dist.group.WORLD if self.process_group is None else self.process_group
@@ -99,7 +99,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
 
 class _GroupReference:
-    """A process group that copies of a module share and that is not pickled."""
+    """A process group that is shared by copies of a module and not pickled."""
 
     def __init__(self, group):
         self.group = group
@@ -168,7 +168,7 @@ def _normalize(input, mean, variance, weight, bias, eps):
 def convert_syncbn_model(module, process_group=None, channel_last=False):
     """Return ``module`` with every batch norm replaced by a ``SyncBatchNorm`` that has the same params and statistics.
 
-    Optimizers made before remain valid, and a layer that is used in two places stays one layer. Instance norms are not
+    Existing optimizers remain valid, and a layer that is used in two places stays one layer. Instance norms are not
     replaced.
     """
     return _converted(module, process_group, channel_last, {})

@@ -1,7 +1,7 @@
-"""Recurrent layers, and the five kinds of network of ``apex.RNN``.
+"""Recurrent layers, and the five kinds of networks of ``apex.RNN``.
 
-A layer keeps its hidden state, with its graph, from call to call; ``reset_hidden`` and ``detach_hidden`` end that.
-Copies and pickles of a layer hold the values without the graph.
+A layer keeps its hidden state, with its graph, between calls; ``reset_hidden`` and ``detach_hidden`` end that. Copies
+and pickles of a layer contain the values without the graph.
 
 The formulas (x: the input's contribution to a step, h: the hidden state's; gates in torch's order):
 
@@ -45,13 +45,13 @@ class RNNCell(torch.nn.Module):
     """One recurrent layer.
 
     Args:
-        gate_multiplier: how many gates there are.
+        gate_multiplier: the number of gates.
         input_size, hidden_size: numbers of features.
         cell: ``cell(x, h, hidden) -> new hidden states``, the first of which is the output; ``x`` and ``h`` are the
             input's and the last output's contribution to the gates.
-        n_hidden_states: how many hidden states there are.
+        n_hidden_states: the number of hidden states.
         bias: whether there are biases.
-        output_size: features of the output, if it is to be projected.
+        output_size: the number of output features, if the output is projected.
     """
 
     def __init__(self, gate_multiplier, input_size, hidden_size, cell, n_hidden_states=2, bias=False, output_size=None):
@@ -160,7 +160,7 @@ class mLSTMRNNCell(RNNCell):
 
 
 def _layers_of(gates, cell, states):
-    """Return a function that makes layers of one kind."""
+    """Return a function that creates layers of one kind."""
 
     def make(input_size, hidden_size, bias, output_size):
         if cell is _gru and output_size not in (None, hidden_size):
@@ -171,7 +171,7 @@ def _layers_of(gates, cell, states):
 
 
 def _network_function(name, doc, make_layer):
-    """Return the function that makes networks of one kind."""
+    """Return the function that creates networks of one kind."""
 
     def make(
         input_size,

@@ -9,7 +9,7 @@ from ...errors import AmpTypeError
 
 
 class _RecurrentNetwork(torch.nn.Module):
-    """Base class of both: a list ``rnns`` of layers that keep hidden states."""
+    """Base class of both, with a list ``rnns`` of layers that keep hidden states."""
 
     def reset_parameters(self):
         """Initialize the params again."""
@@ -33,7 +33,7 @@ class _RecurrentNetwork(torch.nn.Module):
 
 
 class stackedRNN(_RecurrentNetwork):
-    """Layers, each taking the outputs of the one below.
+    """Layers that each get the outputs of the one below.
 
     Args:
         inputRNN: the first layer, a template for the others; or a list of all layers.
@@ -50,7 +50,7 @@ class stackedRNN(_RecurrentNetwork):
         elif isinstance(inputRNN, (list, tuple)) and len(inputRNN) == num_layers:
             layers = inputRNN
         else:
-            raise AmpTypeError(f"stackedRNN expected a layer, or a list of {num_layers} layers, and got {inputRNN!r}.")
+            raise AmpTypeError(f"stackedRNN expected a layer, or a list of {num_layers} layers, but got {inputRNN!r}.")
         self.nLayers = len(layers)
         self.rnns = torch.nn.ModuleList(layers)
 
@@ -59,7 +59,7 @@ class stackedRNN(_RecurrentNetwork):
 
         Args:
             input: of shape (steps, batch, features).
-            collect_hidden: for each hidden state return a list of such tensors instead, one per step.
+            collect_hidden: return a list of such tensors for each hidden state instead, one per step.
             reverse: go through the steps from the last to the first.
         """
         outputs = input.transpose(0, 1) if self.batch_first else input
@@ -79,7 +79,7 @@ class stackedRNN(_RecurrentNetwork):
 
 
 class bidirectionalRNN(_RecurrentNetwork):
-    """Two networks, one for each direction; outputs and hidden states side by side. Arguments as ``stackedRNN``."""
+    """Two networks, one per direction; outputs and hidden states are concatenated. Arguments as for ``stackedRNN``."""
 
     def __init__(self, inputRNN, num_layers=1, dropout=0, batch_first=False):
         super().__init__()
@@ -89,7 +89,7 @@ class bidirectionalRNN(_RecurrentNetwork):
         self.rnns = torch.nn.ModuleList([self.fwd, self.bckwrd])
 
     def forward(self, input, collect_hidden=False):
-        """Return what ``stackedRNN`` returns, with twice the features."""
+        """Return the same as ``stackedRNN``, with twice the features."""
         outputs, hidden = self.fwd(input, collect_hidden)
         others, other_hidden = self.bckwrd(input, collect_hidden, reverse=True)
         sides = [

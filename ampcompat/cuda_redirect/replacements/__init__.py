@@ -1,1 +1,1 @@
-"""What takes the place of the names of CUDA that ``name_table`` lists, by kind."""
+"""The replacements of the CUDA names in ``name_table``, by kind."""

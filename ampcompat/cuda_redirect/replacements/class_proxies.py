@@ -1,4 +1,4 @@
-"""Proxies of torch's classes whose calls must return something else: ``torch.device``, ``torch.Generator``.
+"""Proxies of torch classes whose constructors must return something else: ``torch.device``, ``torch.Generator``.
 
 A proxy is a class only for ``isinstance`` and ``issubclass``. Calling it returns an instance of the real class.
 """
@@ -20,7 +20,7 @@ class _ProxyMeta(type):
     def __subclasscheck__(cls, other):
         return other is cls or (cls._real is not None and issubclass(other, cls._real))
 
-    # Equal to the real class, so that dicts with classes as keys (in torch.fx and torch.compile) find either.
+    # Equal to the real class, so that look-ups in dicts with classes as keys (torch.fx, torch.compile) find either.
 
     def __eq__(cls, other):
         return other is cls or (cls._real is not None and other is cls._real)
@@ -35,13 +35,13 @@ class _ProxyMeta(type):
 
 
 def proxy(name, module, make, accepts, real=None, **attributes):
-    """Return a class with this name whose calls go to ``make`` and whose ``isinstance`` goes to ``accepts``."""
+    """Return a class with this name; calling it calls ``make``, and ``isinstance`` checks call ``accepts``."""
     body = dict(attributes, __module__=module, _make=staticmethod(make), _accepts=staticmethod(accepts), _real=real)
     return _ProxyMeta(name, (), body)
 
 
 def device(target, original):
-    """Replace ``torch.device`` where an index alone does not mean a CUDA device."""
+    """Replace ``torch.device`` if an index alone does not mean a CUDA device."""
     try:
         if original(0).type == "cuda":
             return original
@@ -57,7 +57,7 @@ def device(target, original):
 
 
 def current_accelerator(target, original):
-    """Return ``torch.accelerator.current_accelerator`` without CUDA, which torch may be built for where no GPU is."""
+    """Return ``torch.accelerator.current_accelerator`` without CUDA, for a torch built for CUDA without a GPU."""
 
     @functools.wraps(original)
     def accelerator(*args, **kwargs):
@@ -68,7 +68,7 @@ def current_accelerator(target, original):
 
 
 def generator(target, original):
-    """Replace ``torch.Generator``: one for CUDA is one for the target."""
+    """Replace ``torch.Generator``: a generator for CUDA becomes one for the target."""
 
     def make(*args, **kwargs):
         args, kwargs = device_arguments.with_translated_device(target, args, kwargs)

@@ -1,6 +1,6 @@
-"""Replacements for Python functions some of whose arguments name a device.
+"""Replacements for Python functions with arguments that specify a device.
 
-Defaults are replaced too, since "cuda" can be one. Calls with wrong arguments reach the function as they are.
+Defaults are replaced too, since "cuda" may be one. Calls with wrong arguments are passed to the function unchanged.
 """
 
 import functools
@@ -18,7 +18,7 @@ def _without_cuda_activity(target, activities):
 
 
 def _backend(target, backend):
-    """Return the backend of a process group that is about to be made, with NCCL replaced."""
+    """Return the backend of a process group that is about to be created, with NCCL replaced."""
     import_functions_of_default_group()
     if not isinstance(backend, str) or "nccl" not in backend.lower():
         return backend
@@ -41,7 +41,7 @@ RULES = {
 
 
 def with_translated_device(target, args, kwargs):
-    """Return arguments with the device translated: the first positional one, or the keyword."""
+    """Return arguments with the device translated: the first positional argument, or the keyword."""
     if args:
         args = (target.translated(args[0]),) + args[1:]
     if "device" in kwargs:
@@ -62,7 +62,7 @@ def with_translated_arguments(target, original, rules):
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
-            return original(*args, **kwargs)  # which raises its own TypeError
+            return original(*args, **kwargs)  # raises its own TypeError
         bound.apply_defaults()
         for parameter, rule in rules:
             bound.arguments[parameter] = rule(target, bound.arguments[parameter])

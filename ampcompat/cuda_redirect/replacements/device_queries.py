@@ -1,6 +1,6 @@
 """Replacements for functions of ``torch.cuda`` whose results depend on the target: device, memory, random numbers.
 
-Functions that always return the same are rows in ``name_table``. Counters of memory that the target does not have
+Functions that always return the same value are rows in ``name_table``. Memory counters that the target does not have
 are 0.
 """
 
@@ -15,7 +15,7 @@ from . import unsupported
 
 
 class DeviceProperties(NamedTuple):
-    """What ``torch.cuda.get_device_properties`` returns."""
+    """The result of ``torch.cuda.get_device_properties``."""
 
     name: str
     major: int
@@ -50,13 +50,13 @@ class DeviceQueries:
         return self._target.current
 
     def set_device(self, device):
-        """Set the current index; every index means the one device."""
+        """Set the current index; every index refers to the same device."""
         index = self._target.index(device)
         if index is not None and index >= 0:
             self._target.current = index
 
     def get_device_name(self, device=None):
-        """Return a name that shows the target."""
+        """Return a name that contains the target."""
         return f"{self._target.type.upper()} in place of CUDA (ampcompat)"
 
     def get_device_properties(self, device=None):
@@ -69,13 +69,13 @@ class DeviceQueries:
         self._target.synchronize()
 
     def cudart(self):
-        """Return the part of the CUDA runtime that scripts use: starting and stopping a profiler."""
+        """Return the part of the CUDA runtime that scripts use: to start and stop a profiler."""
         return _Runtime(self._target)
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def memory_allocated(self, device=None):
-        """Return the bytes of tensors on the device; 0 where it has no such counter."""
+        """Return the bytes of tensors on the device; 0 if it has no such counter."""
         return self._counter("memory_allocated", "current_allocated_memory")
 
     def max_memory_allocated(self, device=None):
@@ -83,7 +83,7 @@ class DeviceQueries:
         return self._counter("max_memory_allocated", "current_allocated_memory")
 
     def memory_reserved(self, device=None):
-        """Return the bytes that the allocator holds."""
+        """Return the bytes reserved by the allocator."""
         return self._counter("memory_reserved", "driver_allocated_memory")
 
     def max_memory_reserved(self, device=None):
@@ -139,7 +139,7 @@ class DeviceQueries:
         """Set the state of the device's generator."""
         if new_state.numel() != self.get_rng_state().numel():
             raise AmpValueError(
-                f"torch.cuda.set_rng_state got a state of {new_state.numel()} bytes, and that of a generator of "
+                f"torch.cuda.set_rng_state got a state of {new_state.numel()} bytes, but that of a generator of "
                 f"{self._target.type} has {self.get_rng_state().numel()}: a state saved on another device does not "
                 "fit. Leave it out when you resume here."
             )
@@ -153,13 +153,13 @@ class DeviceQueries:
 
 
 class _Runtime:
-    """What ``torch.cuda.cudart()`` returns."""
+    """The result of ``torch.cuda.cudart()``."""
 
     def __init__(self, target):
         self._target = target
 
     def cudaProfilerStart(self):
-        """Return 0: done."""
+        """Return 0: success."""
         return 0
 
     cudaProfilerStop = cudaProfilerStart
@@ -169,7 +169,7 @@ class _Runtime:
 
 
 def _host_memory():
-    """Return (free, total) bytes of memory; 0 where the system has no such query."""
+    """Return (free, total) bytes of memory; 0 if the system has no such query."""
     sizes = []
     for pages in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
         known = hasattr(os, "sysconf") and pages in os.sysconf_names

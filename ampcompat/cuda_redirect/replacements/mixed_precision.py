@@ -1,8 +1,7 @@
 """Replacements for torch's own mixed precision on CUDA: ``torch.autocast``, its flags, the kernels of ``GradScaler``.
 
-An autocast region keeps CUDA's default dtype, float16, where autocast on the target supports it, and gets bfloat16
-where it does not (CPU before torch 2.3). A torch whose autocast knows only CUDA (1.6 to 1.9) computes in
-float32 inside.
+An autocast region keeps CUDA's default dtype, float16, if autocast on the target supports it; otherwise it uses
+bfloat16 (CPU before torch 2.3). If torch's autocast supports only CUDA (1.6 to 1.9), the region computes in float32.
 """
 
 import functools
@@ -37,7 +36,7 @@ def autocast_init(target, original):
 
 
 def autocast_flag(target, original):
-    """Replace a function that reads or sets an autocast flag, of CUDA where no device is given."""
+    """Replace a function that reads or sets an autocast flag, that of CUDA if no device is given."""
     name = original.__name__
     if not hasattr(torch, "get_autocast_dtype"):  # torch < 2.4: one function per device
         other = name if "gpu" in name else name.replace("autocast", "autocast_gpu")
@@ -79,7 +78,7 @@ def custom_function(target, original):
 
 
 def check_and_unscale(target, original):
-    """Replace GradScaler's kernel on gradients, in torch 1.6 on one, where torch has none for the target."""
+    """Replace GradScaler's kernel on gradients (in torch 1.6: on one gradient) if torch has none for the target."""
     if features.has_foreach_unscale(target.type):
         return original
 
@@ -91,7 +90,7 @@ def check_and_unscale(target, original):
 
 
 def update_scale(target, original):
-    """Replace GradScaler's kernel that updates the scale where torch has none for the target."""
+    """Replace GradScaler's kernel that updates the scale if torch has none for the target."""
     if features.has_fused_scale_update(target.type):
         return original
     new = compute_new_scale(target, original)

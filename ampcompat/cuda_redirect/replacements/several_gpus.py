@@ -1,7 +1,7 @@
-"""Replacements for what spreads work over the GPUs of one process: DataParallel, ``comm``, torch's SyncBatchNorm.
+"""Replacements for code that uses several GPUs in one process: DataParallel, ``comm``, torch's SyncBatchNorm.
 
-The devices that a script names keep their number: ``scatter`` to [0, 1] returns two chunks, ``gather`` joins them, and
-the replicas of a module are called one after the other. Processes communicate through torch.distributed, with gloo.
+The number of devices that a script gives is kept: ``scatter`` to [0, 1] returns two chunks, ``gather`` joins them, and
+    the replicas of a module are called one after the other. Processes communicate through torch.distributed, with gloo.
 """
 
 import functools
@@ -12,7 +12,7 @@ from ...support.torch_compat.thread_context import in_process_group
 
 
 def data_parallel_init(target, original):
-    """Replace ``DataParallel.__init__``, which asks CUDA about the devices. ``forward`` remains torch's."""
+    """Replace ``DataParallel.__init__``, which queries CUDA devices. ``forward`` remains torch's."""
 
     @functools.wraps(original)
     def init(self, module, device_ids=None, output_device=None, dim=0):
@@ -128,7 +128,7 @@ def broadcast_apply(target, original):
 
 
 def sync_batch_norm_forward(target, original):
-    """Replace ``forward`` of torch's SyncBatchNorm, which needs a GPU, by that of Apex's."""
+    """Replace ``forward`` of torch's SyncBatchNorm, which needs a GPU, by that of Apex's SyncBatchNorm."""
 
     @functools.wraps(original)
     def forward(self, input):

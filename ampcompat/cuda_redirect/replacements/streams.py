@@ -1,7 +1,7 @@
-"""Replacements for the streams, events and markers of CUDA on a device that works in order.
+"""Replacements for CUDA streams, events and markers on a device that executes work in order.
 
-Events have real times of the host; a device that works asynchronously is synchronized when an event is recorded, so
-``elapsed_time`` is the time of the work in between. Waiting for an event or a stream does nothing.
+Events have real host times; an asynchronous device is synchronized when an event is recorded, so ``elapsed_time`` is
+the time of the work in between. Waiting for an event or a stream does nothing.
 """
 
 import abc
@@ -17,7 +17,7 @@ from . import unsupported
 
 
 class _Synchronous:
-    """Base class of streams and events: all work before is done when they are asked."""
+    """Base class of streams and events: earlier work is always complete when they are queried."""
 
     _target = _names = None  # set in the classes that ``_StreamNames`` makes
 
@@ -31,7 +31,7 @@ class _Synchronous:
 
 
 class Stream(_Synchronous):
-    """A stream whose work is done in order with all other work."""
+    """A stream whose work is executed in order with all other work."""
 
     cuda_stream = 0
 
@@ -67,7 +67,7 @@ class Stream(_Synchronous):
 
 
 class Event(_Synchronous):
-    """An event with a time of the host."""
+    """An event with a host time."""
 
     cuda_event = 0
 
@@ -86,7 +86,7 @@ class Event(_Synchronous):
     def elapsed_time(self, end_event):
         """Return the milliseconds from this event to another."""
         if not (self._has_timing and end_event._has_timing):
-            raise AmpValueError("elapsed_time needs two events made with enable_timing=True.")
+            raise AmpValueError("elapsed_time needs two events created with enable_timing=True.")
         if self._time is None or end_event._time is None:
             raise AmpValueError("elapsed_time needs two events that were recorded.")
         return (end_event._time - self._time) * 1000.0
@@ -144,7 +144,7 @@ class TensorDeviceContext(DeviceContext):
 
 
 class _StreamNames:
-    """The replacements of the names of ``torch.cuda`` about streams and devices, for one target."""
+    """The replacements of names of ``torch.cuda`` for streams and devices, for one target."""
 
     def __init__(self, target):
         self._local = threading.local()
@@ -183,7 +183,7 @@ def replacement(target, original):
     if "streams" not in target.shared:
         target.shared["streams"] = _StreamNames(target)
     replaced = getattr(target.shared["streams"], original.__name__)
-    if isinstance(original, abc.ABCMeta):  # before torch 2.6 or so, whose compiler asks whether it is one of torch's
+    if isinstance(original, abc.ABCMeta):  # before about torch 2.6, whose compiler checks whether it is one of torch's
         original.register(replaced)
     return replaced
 

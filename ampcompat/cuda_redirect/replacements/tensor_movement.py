@@ -1,8 +1,8 @@
-"""Replacements for what moves tensors, modules and storages to the GPU and back.
+"""Replacements for functions that move tensors, modules and storages to the GPU and back.
 
-Every tensor on the target counts as a CUDA tensor, since nothing can tell them apart. ``.cuda()`` does not copy a CPU
-tensor; ``.cpu()`` and ``.to("cpu")`` do, because scripts take snapshots of weights with them, which on a GPU do not
-change with the weights.
+Every tensor on the target counts as a CUDA tensor, since they cannot be distinguished. ``.cuda()`` does not copy a CPU
+tensor; ``.cpu()`` and ``.to("cpu")`` do, because scripts use them for snapshots of weights, which must not change with
+the weights.
 """
 
 import functools

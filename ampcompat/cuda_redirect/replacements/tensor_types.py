@@ -1,6 +1,6 @@
-"""Replacements for ``torch.cuda.FloatTensor`` and the other tensor types, and the functions that take or return them.
+"""Replacements for ``torch.cuda.FloatTensor`` and the other tensor types, and functions that accept or return them.
 
-``x.type()`` returns ``torch.cuda.FloatTensor``, as ``x.is_cuda`` is True: code of Apex's time sorts gradients into
+``x.type()`` returns ``torch.cuda.FloatTensor``, as ``x.is_cuda`` is True: code written for Apex sorts gradients into
 buckets by these strings.
 """
 

@@ -1,4 +1,4 @@
-"""Errors for what cannot be redirected."""
+"""Errors for names that cannot be redirected."""
 
 import functools
 import inspect
@@ -12,27 +12,27 @@ _CUDA_SOURCES = (".cu", ".cuh")
 def unsupported_error(name, target, why):
     """Return the error for something that needs a GPU."""
     return AmpNotImplementedError(
-        f"{name} cannot be redirected to {target.type}: {why}. `--device {target.type}` redirects what has a "
-        "counterpart there; leave this part of the script out, or run it on a machine with CUDA."
+        f"{name} cannot be redirected to {target.type}: {why}. `--device {target.type}` redirects only what has "
+        "a counterpart there; remove this part of the script, or run it on a machine with CUDA."
     )
 
 
 def raising_replacement(name, target, original, why):
-    """Replace a function or class by one that raises when it is called."""
+    """Replace a function or class by one that raises an error when it is called."""
 
     def fail(*args, **kwargs):
         raise unsupported_error(name, target, why)
 
-    if isinstance(original, type):  # a class still, for isinstance and for subclasses
+    if isinstance(original, type):  # still a class, for isinstance and subclasses
         body = {"__new__": fail, "__module__": original.__module__, "__doc__": original.__doc__}
         return type(original.__name__, (), body)
     return functools.wraps(original)(fail)
 
 
 def lazy_init(target, original):
-    """Replace CUDA's initialization by an error that names the function that uses CUDA.
+    """Replace CUDA's initialization by an error that contains the name of the function that uses CUDA.
 
-    torch calls ``torch.cuda._lazy_init`` before every use of CUDA, from C++ too: this covers names without a row.
+    torch calls ``torch.cuda._lazy_init`` before every use of CUDA, also from C++, so this covers names without a row.
     """
 
     @functools.wraps(original)
@@ -40,7 +40,7 @@ def lazy_init(target, original):
         caller = sys._getframe(1)
         in_torch = caller.f_globals.get("__name__", "").startswith("torch.cuda")
         name = "torch.cuda." + caller.f_code.co_name if in_torch else "This use of CUDA"
-        raise unsupported_error(name, target, "it reached CUDA itself, and ampcompat has no replacement for it")
+        raise unsupported_error(name, target, "it uses CUDA, and ampcompat has no replacement for it")
 
     return fail
 

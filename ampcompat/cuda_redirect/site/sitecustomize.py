@@ -1,9 +1,9 @@
-"""What Python runs at startup under ``python -m ampcompat run`` with ``--device`` or ``--opt-level``.
+"""Executed by Python at startup under ``python -m ampcompat run`` with ``--device`` or ``--opt-level``.
 
 See ``ampcompat/cuda_redirect/device_startup.py`` and ``ampcompat/tools/forced_levels/level_startup.py``.
 
 It executes the ``sitecustomize`` that this file shadows, which is in ``sys.modules`` afterwards. A process that never
-imports torch pays for two small files.
+imports torch only imports two small files.
 """
 
 import importlib.util

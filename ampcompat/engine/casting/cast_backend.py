@@ -13,10 +13,6 @@ from ...support.patching import PatchStack
 _NOTHING_TO_PAUSE = nullcontext()  # it can be entered again within itself, and by several threads
 
 
-def do_nothing() -> None:
-    """Do nothing."""
-
-
 class CastBackend:
     """Makes the functions of torch run in the dtype that the op table gives them; this class casts nothing.
 
@@ -28,12 +24,14 @@ class CastBackend:
     #: The name by which users select it.
     name: str = "none"
 
-    def open(self, patches: PatchStack, on_move: Callable[[], None] = do_nothing, is_regional: bool = False) -> None:
+    def open(
+        self, patches: PatchStack, on_move: Optional[Callable[[], None]] = None, is_regional: bool = False
+    ) -> None:
         """Turn the casts on for the whole process.
 
         Args:
             patches: the ``PatchStack`` that undoes it.
-            on_move: called without arguments whenever ``param.data`` is set to something on another device.
+            on_move: None, or called without arguments whenever ``param.data`` is set to something on another device.
             is_regional: cast only in threads that are in a ``region``.
         """
 

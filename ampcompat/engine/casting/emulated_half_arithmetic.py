@@ -21,10 +21,14 @@ SETTINGS = ("auto", "on", "off")
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _HANDLERS = ("__torch_function__", "__torch_dispatch__")
-_DEFAULT_HANDLERS = [
-    getattr(handler, "__func__", handler)
-    for handler in [getattr(kind, name, None) for kind in _PLAIN for name in _HANDLERS]
-]
+
+
+def _handlers(kind):
+    found = [getattr(kind, name, None) for name in _HANDLERS]
+    return [getattr(handler, "__func__", handler) for handler in found]
+
+
+_DEFAULT_HANDLERS = [handler for kind in _PLAIN for handler in _handlers(kind)]
 
 EMULATED = "emulated (computed in float32, inputs and results rounded)"
 NOT_EMULATED = "torch's own kernels"
@@ -90,14 +94,11 @@ def _has_own_arithmetic(tensor):
     kind = type(tensor)
     if is_plain(kind) or is_shard(tensor):
         return False
-    handlers = [getattr(getattr(kind, name, None), "__func__", getattr(kind, name, None)) for name in _HANDLERS]
-    return any(handler not in _DEFAULT_HANDLERS for handler in handlers)
+    return any(handler not in _DEFAULT_HANDLERS for handler in _handlers(kind))
 
 
 def rounded(tensor, low, high):
     """Return a tensor with the values of ``low`` in the dtype ``high``; its gradient is rounded on the way back too."""
-    if tensor.layout is torch.strided:  # without the calls of ``_cast``, once for each weight in each iteration
-        return METHODS[high](METHODS[low](tensor))
     return _cast(_cast(tensor, low), high)
 
 

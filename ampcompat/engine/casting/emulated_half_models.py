@@ -129,16 +129,12 @@ class HalfMode(thread_context.FunctionMode):
 
     def _computed(self, function, args, kwargs):
         call = emulated_half_arithmetic.EmulatedCall(self.low, self.high)
-        if _is_in_place(function):
+        name = function.__name__
+        if name.endswith("_") and not name.endswith("__"):  # in place
             return args[0].copy_(call.computed(function, args, kwargs, METHODS[self.high]))
         if function in _LOOKUPS and thread_context.functorch_level() is None:
             return call.computed(function, args, kwargs, call.widened_for_any_gradient)
         return call.computed(function, args, kwargs, call.widened)
-
-
-def _is_in_place(function):
-    name = function.__name__
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _always(args, kwargs):

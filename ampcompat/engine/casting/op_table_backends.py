@@ -1,13 +1,11 @@
 """The backends that cast: wrappers around the functions of the op table, and in one of them torch's autocast beside.
 
 Wrappers work on any torch. As in Apex, they cast only what Python calls, not what C++ calls inside a function; autocast
-does that. Its own cache of weights is off, because it can return stale copies; ``weight_cache`` replaces it. A backend
-can be opened and undone many times; cached copies do not outlive one opening.
+does that. A backend can be opened and undone many times; cached copies do not outlive one opening.
 """
 
 import functools
 from contextlib import contextmanager, nullcontext
-from types import FunctionType
 
 import torch
 
@@ -15,10 +13,11 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ...support.unversioned_writes import WrittenMemory
 from ..op_table import expansion as op_rules
-from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
-from .cast_backend import CastBackend, do_nothing
+from .cast_backend import CastBackend
+from .data_loading import pause_loading
+from .recurrent_layers import accept_any_floating_input, reread_recurrent_kernels
 from .thread_state import InRegion, Paused, Switch, WithFlags
 from .weight_cache import Parameter, WeightCache, is_weight
 
@@ -31,17 +30,15 @@ class OpTableBackend(CastBackend):
     Args:
         rows: the merged rows of ``op_table.expansion``; None means the table as it is written.
         allow_banned: cast the inputs of banned functions to the high dtype instead of refusing.
-        messages: {name: message} for banned functions; None means the table's.
     """
 
     #: Whether torch's autocast casts too, on the devices that are cast.
     has_autocast = False
 
-    def __init__(self, dtypes, rows=None, allow_banned=False, messages=None):
+    def __init__(self, dtypes, rows=None, allow_banned=False):
         self.dtypes = dtypes
-        self.rows = op_rules.rows() if rows is None else tuple(rows)
+        self.rows = op_rules.rows() if rows is None else rows
         self.allow_banned = allow_banned
-        self.messages = op_rules.banned_messages() if messages is None else messages
         low, high = dtypes
         self._available = tuple(features.read().autocast_devices)
         self._flags = autocast_flags.Flags(self._available) if self.has_autocast else None
@@ -102,7 +99,7 @@ class OpTableBackend(CastBackend):
 
         return to_low
 
-    def open(self, patches, on_move=do_nothing, is_regional=False):
+    def open(self, patches, on_move=None, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
@@ -110,23 +107,26 @@ class OpTableBackend(CastBackend):
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
-        other_patches.patch_all(self, self._caster, originals, patches)
-        for cache in (self._cache, self._rounded_cache):
-            cache.written.open(patches, on_move if cache is self._cache else None)
+        other_patches.script_originals(originals, patches)
+        accept_any_floating_input(self._caster, patches)
+        other_patches.compute_norms_wide(self._caster, patches)
+        reread_recurrent_kernels(patches)
+        pause_loading(self, patches)
+        other_patches.turn_off_fast_paths(patches)
+        for cache, moved in ((self._cache, on_move), (self._rounded_cache, None)):
+            cache.written.open(patches, moved)
             patches.defer(cache.forget_all)
-        torch_compile.patch_compile(patches, _one_of_each_code(originals))
+        torch_compile.patch_compile(patches, {getattr(owner, name).__code__ for owner, name, _ in originals})
         patches.defer(self._switch.turn_off)
         if not is_regional:
             self._switch.turn_on()
 
     def _wrapper_of(self, row):
-        rule = op_rules.FLOAT if row.rule == op_rules.BANNED and self.allow_banned else row.rule
-        caster, message = self._caster, self.messages.get(row.name)
-        emulate = self._emulate and row.source is not None
-        takes_sparse = row.source is not None and (row.name in TAKES_SPARSE or row.owner == SPARSE)
+        is_allowed = row.rule == op_rules.BANNED and self.allow_banned
+        followed = row._replace(rule=op_rules.FLOAT) if is_allowed else row
 
         def make(function):
-            wrapper = wrappers.wrapped(function, rule, caster, row.no_nested_casts, message, emulate, takes_sparse)
+            wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper
@@ -207,7 +207,7 @@ class OpTableBackend(CastBackend):
                 cache.clear(weights)
 
     def wrap(self, function, rule):
-        return wrappers.wrapped(function, rule, self._caster)
+        return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)
 
 
 class PatchedBackend(OpTableBackend):
@@ -221,9 +221,3 @@ class NativeBackend(OpTableBackend):
 
     name = "native"
     has_autocast = True
-
-
-def _one_of_each_code(originals):
-    """Return wrappers that took the places of ``originals``: one of those that share their code."""
-    wrappers = [getattr(owner, name) for owner, name, _ in originals]
-    return list({each.__code__: each for each in wrappers if isinstance(each, FunctionType)}.values())

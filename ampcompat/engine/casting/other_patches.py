@@ -1,4 +1,4 @@
-"""What a backend patches of torch beside the functions of the op table. Each function takes the ``PatchStack``."""
+"""What a backend patches of torch beside the functions of the op table."""
 
 import functools
 
@@ -6,23 +6,8 @@ import torch
 
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
-from . import data_loading, recurrent_layers
 
 NORMS = ("batch_norm", "instance_norm")
-
-
-def patch_all(backend, caster, originals, patches):
-    """Patch everything here for one backend.
-
-    Args:
-        originals: [(owner, name, entry)]: what the wrappers, which are in place, have replaced.
-    """
-    script_originals(originals, patches)
-    recurrent_layers.accept_any_floating_input(caster, patches)
-    _compute_norms_wide(caster, patches)
-    recurrent_layers.reread_recurrent_kernels(patches)
-    data_loading.pause_loading(backend, patches)
-    _turn_off_fast_paths(patches)
 
 
 def script_originals(originals, patches):
@@ -43,7 +28,7 @@ def script_originals(originals, patches):
     patches.set(torch.jit, "script", script_with_originals)
 
 
-def _compute_norms_wide(caster, patches):
+def compute_norms_wide(caster, patches):
     """Compute batch and instance norms of low input with high weights where torch has no kernel for the mix.
 
     The result has the input's dtype, as from the mixed kernels. Only old torch on the CPU needs this (up to 2.1 for
@@ -71,7 +56,7 @@ def is_mixed_norm(low, input, args, kwargs):
     return input.dtype is low and not all(value.dtype is low for value in others)
 
 
-def _turn_off_fast_paths(patches):
+def turn_off_fast_paths(patches):
     """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
     mha = getattr(torch.backends, "mha", None)
     if mha is not None and mha.get_fastpath_enabled():

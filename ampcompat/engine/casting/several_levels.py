@@ -6,7 +6,7 @@ The newest casts everywhere, the others only in the ``forward`` of models at the
 import functools
 from contextlib import ExitStack, contextmanager
 
-from .cast_backend import CastBackend, do_nothing
+from .cast_backend import CastBackend
 
 
 class SeveralLevelsBackend(CastBackend):
@@ -23,7 +23,7 @@ class SeveralLevelsBackend(CastBackend):
         self._newest = backends[-1]
         self.dtypes = self._newest.dtypes
 
-    def open(self, patches, on_move=do_nothing, is_regional=False):
+    def open(self, patches, on_move=None, is_regional=False):
         for backend in self._backends:
             backend.open(patches, on_move, is_regional or backend is not self._newest)
 

@@ -75,12 +75,10 @@ class Switch:
         return bool(self._pausing) or (self._is_off and not self._inside)
 
     def is_on(self):
-        """Return whether casts are on in this thread."""
-        return not self.local.off and not self.is_disabled()
-
-    def is_disabled(self):
-        """Return whether the user has turned off, in this thread, the autocast that we have turned on in it."""
-        return self.flags is not None and not self.flags.is_enabled() and self.local.entered is not None
+        """Return whether casts are on in this thread; a user may turn off the autocast that we have turned on in it."""
+        if self.local.off:
+            return False
+        return self.flags is None or self.flags.is_enabled() or self.local.entered is None
 
     def turn_on(self):
         """Turn casts on in every thread that does not pause them, and the flags of the main thread if it calls this."""
@@ -123,11 +121,6 @@ class Switch:
             else:
                 mine.pop("off", None)
             self._pausing.pop()
-
-    def enter_region(self):
-        """Put this thread in a region, without pauses; return what ``exchange`` takes to leave it."""
-        own, flags = self.record()
-        return self.exchange((dict(own, off=False, inside=True, depth=0, pauses=[]), flags))
 
     def record(self):
         """Return a copy of this thread's record and its flags, for ``exchange``."""
@@ -211,9 +204,9 @@ class InRegion(WithFlags):
     __slots__ = ("_own",)
 
     def __enter__(self):
-        self._own = self._switch.enter_region()
+        own, flags = self._switch.record()
+        self._own = self._switch.exchange((dict(own, off=False, inside=True, depth=0, pauses=[]), flags))
         super().__enter__()
 
     def __exit__(self, *exc_info):
-        super().__exit__(*exc_info)
         self._switch.exchange(self._own)

@@ -75,11 +75,11 @@ def autocast_off(devices):
     return torch.autocast(devices[-1], enabled=False)
 
 
-def patch_compile(patches, wrappers=()):
+def patch_compile(patches, codes=()):
     """Correct the function names that the compiler has collected, at every call of ``torch.compile``.
 
     Args:
-        wrappers: functions that are traced within compiled code, but not compiled where Python calls them.
+        codes: the code of functions that are traced within compiled code, but not compiled where Python calls them.
     """
     if not hasattr(torch, "compile"):
         return
@@ -91,8 +91,8 @@ def patch_compile(patches, wrappers=()):
 
         _use_originals()
         trace_layers(patches)
-        for wrapper in wrappers:
-            torch._dynamo.eval_frame.skip_code(wrapper.__code__)
+        for code in codes:
+            torch._dynamo.eval_frame.skip_code(code)
         return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)

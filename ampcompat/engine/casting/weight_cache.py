@@ -87,7 +87,6 @@ class WeightCache:
         if entry is None:
             if not _is_cacheable(weight):
                 return self._make(weight)
-            self.written.watch([weight])
             entry = self._entries.setdefault(id(weight), _Entry())
         mode = True if _grad_is_enabled() else _mode_without_grad()
         # Read before the copy is made: another thread may change the weight meanwhile.
@@ -118,12 +117,6 @@ class WeightCache:
                 entry.cached = None
         return copy
 
-    def forget_weight(self, weight):
-        """Drop the copies of one weight."""
-        entry = self._entries.get(id(weight))
-        if entry is not None:
-            entry.cached = None
-
     def forget_all(self):
         """Drop every copy, whichever thread made it. What may have been written is still known."""
         self.is_empty = True
@@ -139,17 +132,18 @@ class WeightCache:
         Args:
             weights: () -> the weights; called only if other threads have copies here.
         """
-        is_left, mine = False, self._thread.token
+        mine = self._thread.token
         self.is_empty = True
         for entry in self._entries.copy().values():  # a copy: garbage collection may run any code
             cached = entry.cached
             if cached is not None and cached[-1] is mine:
                 entry.cached = None
-            is_left = is_left or entry.cached is not None
-        if is_left:
-            self.is_empty = False
-            for weight in weights():
-                self.forget_weight(weight)
+            elif cached is not None:
+                self.is_empty = False
+        for weight in () if self.is_empty else weights():
+            entry = self._entries.get(id(weight))
+            if entry is not None:
+                entry.cached = None
 
     def __len__(self):
         return sum(entry.cached is not None for entry in self._entries.copy().values())

@@ -11,6 +11,7 @@ import torch
 from ...errors import AmpNotImplementedError
 from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import expansion
+from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic
 from .argument_casts import cast_to, widest
 from .torch_compile import MARK, is_compiling, is_tracing
@@ -210,24 +211,22 @@ _WRAPPERS = {
 }
 
 
-def wrapped(function, rule, caster, has_no_nested_casts=False, message=None, emulate=False, takes_sparse=False):
-    """Return ``function`` in the wrapper of ``rule``.
+def wrapped(function, row, caster, emulate=False):
+    """Return ``function`` in the wrapper of its ``OpRow``.
 
     Args:
-        has_no_nested_casts: what the function calls inside runs without casts.
-        message: the error message of a banned function.
-        emulate: it is a function of torch that is emulated on this CPU; a user's own function gets real half tensors.
-        takes_sparse: it is a function of torch that multiplies sparse tensors too.
+        emulate: half is emulated on this CPU. A user's own function gets real half tensors nevertheless.
     """
-    if has_no_nested_casts or rule == expansion.PASSTHROUGH:
+    if row.no_nested_casts or row.rule == expansion.PASSTHROUGH:
         function = _marked(no_nested_casts(function, caster))
-    if rule == expansion.PASSTHROUGH:
+    if row.rule == expansion.PASSTHROUGH:
         return function
-    if rule == expansion.BANNED:
-        return _marked(banned(function, caster, message))
-    if rule == expansion.HALF and (emulate or takes_sparse):
-        return _marked(half_emulated(function, caster, always=emulate))
-    return _marked(_WRAPPERS[rule](function, caster))
+    if row.rule == expansion.BANNED:
+        return _marked(banned(function, caster, row.message))
+    if row.rule == expansion.HALF and row.source is not None:
+        if emulate or row.name in TAKES_SPARSE or row.owner == SPARSE:
+            return _marked(half_emulated(function, caster, always=emulate))
+    return _marked(_WRAPPERS[row.rule](function, caster))
 
 
 def _marked(wrapper):

@@ -42,25 +42,20 @@ class ModelCast:
             for is_param, name, tensor in _own_tensors(module):
                 if id(tensor) in self._seen or not tensor.is_floating_point():
                     continue
-                is_shard = tensor_lists.is_shard(tensor)
                 if id(tensor) in protected:
                     dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
                 else:
-                    dtype = None if is_shard else self.dtype
-                if dtype is not None:
-                    if tensor.dtype is not dtype:
-                        _check_castable(name, tensor, module, dtype)
-                    self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
-                    self._cast_tensor(tensor, dtype)
+                    dtype = None if tensor_lists.is_shard(tensor) else self.dtype
+                if dtype is None:
+                    continue
+                self._seen.add(id(tensor))
+                self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
+                if tensor.dtype is not dtype:
+                    _check_castable(name, tensor, module, dtype)
+                    self.originals[id(tensor)] = tensor.data, tensor.grad
+                    _set_data(tensor, dtype, tensor.data, tensor.grad)
             if module in self._before and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
-
-    def _cast_tensor(self, tensor, dtype):
-        self._seen.add(id(tensor))
-        if tensor.dtype is dtype:  # a master may have another
-            return
-        self.originals[id(tensor)] = tensor.data, tensor.grad
-        _set_data(tensor, dtype, tensor.data, tensor.grad)
 
     def commit(self, patches):
         """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need.
@@ -74,12 +69,8 @@ class ModelCast:
 
     def release(self):
         """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
-        run_all(
-            [
-                (_restore_dtypes, (weakref.ref(module), tensors, self.originals))
-                for module, tensors in self._before.items()
-            ]
-        )
+        restores = [(weakref.ref(module), tensors, self.originals) for module, tensors in self._before.items()]
+        run_all((_restore_dtypes, args) for args in restores)
 
 
 def _check_castable(name, tensor, module, dtype):

@@ -213,16 +213,11 @@ def _batches(params):
 
 def _broadcast(module, group, find_master):
     """Give every rank the masters, params and buffers of the first rank."""
+    # Older torch lacks this; there the group of all ranks is assumed.
+    ranks_of = getattr(torch.distributed, "get_process_group_ranks", lambda group: [0])
     with torch.no_grad():
         for tensor in list(module.parameters()) + list(module.buffers()):
             master = find_master(tensor)
-            source = tensor if master is None else master
-            torch.distributed.broadcast(source, _first_rank_of(group), group=group)
+            torch.distributed.broadcast(tensor if master is None else master, ranks_of(group)[0], group=group)
             if master is not None:
                 tensor.copy_(master)
-
-
-def _first_rank_of(group):
-    # Older torch lacks this; there the group of all ranks is assumed.
-    ranks = getattr(torch.distributed, "get_process_group_ranks", None)
-    return 0 if ranks is None else ranks(group)[0]

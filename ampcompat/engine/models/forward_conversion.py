@@ -21,6 +21,7 @@ MARK = "_amp_forward"
 
 #: Held while a class is patched or restored. Reentrant: garbage collection may end a mark at any time.
 _LOCK = threading.RLock()
+_conversions = weakref.WeakKeyDictionary()  # class -> those of its instances, which may be closed
 
 
 class ForwardConversion:
@@ -71,15 +72,14 @@ class ForwardConversion:
 class Token:
     """Shared by marks, which all end when it is closed."""
 
-    def __init__(self):
-        self.closed = False
-        self.marks = weakref.WeakSet()
+    closed = False
 
     def close(self):
         """Make the marked models run as if they had never been marked."""
         self.closed = True
-        for mark in list(self.marks):
-            _unpatch_class(mark)
+        with _LOCK:
+            for owner in list(_conversions):
+                _restore_class_if_unused(owner)
 
 
 class InstanceForward:
@@ -113,41 +113,23 @@ def is_marked(model):
 
 def _patch_class(conversion):
     owner = conversion.owner
-    conversion.token.marks.add(conversion)
     weakref.finalize(conversion, _restore_class_if_unused, owner).atexit = False
     with _LOCK:
-        while not conversion.token.closed:
-            forward = _patched_forward(owner)
-            forward.amp_marks.add(conversion)
-            if vars(owner).get("forward") is forward:  # otherwise a mark that died meanwhile has restored the class
-                break
-
-
-def _patched_forward(owner):
-    """Return the patched ``forward`` of a class; patch the class if it is not patched yet."""
-    forward = vars(owner).get("forward")
-    if not hasattr(forward, "amp_marks"):
-        forward = _casting_forward(owner, owner.forward)
-        forward.amp_marks, forward.amp_patches = weakref.WeakSet(), PatchStack()
-        forward.amp_patches.set(owner, "forward", forward)
-        # Found at once on instances that are not marked; nn.Module.__getattr__ fails slowly.
-        forward.amp_patches.set(owner, MARK, None)
-    return forward
-
-
-def _unpatch_class(conversion):
-    """Remove one mark from its class, and restore the class if that was the last."""
-    with _LOCK:
-        marks = getattr(vars(conversion.owner).get("forward"), "amp_marks", None)
-        if marks is not None:
-            marks.discard(conversion)
-            _restore_class_if_unused(conversion.owner)
+        if conversion.token.closed:
+            return
+        _conversions.setdefault(owner, weakref.WeakSet()).add(conversion)  # from now on the class is not restored
+        if not hasattr(vars(owner).get("forward"), "amp_patches"):
+            forward = _casting_forward(owner, owner.forward)
+            forward.amp_patches = PatchStack()
+            forward.amp_patches.set(owner, "forward", forward)
+            # Found at once on instances that are not marked; nn.Module.__getattr__ fails slowly.
+            forward.amp_patches.set(owner, MARK, None)
 
 
 def _restore_class_if_unused(owner):
     with _LOCK:
         forward = vars(owner).get("forward")
-        if getattr(forward, "amp_marks", None) == weakref.WeakSet():
+        if hasattr(forward, "amp_patches") and all([each.token.closed for each in _conversions.get(owner, ())]):
             forward.amp_patches.undo()
 
 

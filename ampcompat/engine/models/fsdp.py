@@ -49,7 +49,7 @@ def check(model, policy):
         if is_shard(param) and id(param) not in gathered:
             raise AmpError(
                 f"param {name} is a DTensor that fully_shard does not gather, so {policy.opt_level} cannot cast it. "
-                f"Use opt_level {_level_of_functions(policy)}, which leaves the weights alone."
+                f"Use opt_level {'O4' if policy.opt_level == 'O5' else 'O1'}, which leaves the weights alone."
             )
 
 
@@ -196,7 +196,3 @@ def _params(state):
 
 def _quoted(name):
     return repr(name) if name else "the model"
-
-
-def _level_of_functions(policy):
-    return "O4" if policy.opt_level == "O5" else "O1"

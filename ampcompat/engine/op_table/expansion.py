@@ -5,7 +5,7 @@ names that its torch does not have. Owners are dotted names, so this module does
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from .function_dtypes import (
     BANNED,
@@ -27,8 +27,7 @@ from .function_dtypes import (
     WRITTEN,
 )
 
-USER_RULES = (HALF, FLOAT, PROMOTE, SEQUENCE, BANNED)
-RULES = USER_RULES + (FLOAT_IN_PLACE, FOLLOW_SELF, PASSTHROUGH, FLOAT32_INSIDE)
+RULES = (HALF, FLOAT, PROMOTE, SEQUENCE, BANNED, FLOAT_IN_PLACE, FOLLOW_SELF, PASSTHROUGH, FLOAT32_INSIDE)
 
 
 class OpRow(NamedTuple):
@@ -36,7 +35,7 @@ class OpRow(NamedTuple):
 
     ``owner`` is a dotted name, or the object itself where a user registered it. ``no_nested_casts``: what the
     function calls inside runs without casts, because they would undo the rule. ``source`` is the written row that this
-    one comes from.
+    one comes from. ``message``: the error message of a banned function, None for ``BANNED_MESSAGE``.
     """
 
     owner: Any
@@ -45,6 +44,7 @@ class OpRow(NamedTuple):
     reason: str = "apex"
     no_nested_casts: bool = False
     source: Any = None
+    message: Optional[str] = None
 
     @property
     def key(self):
@@ -88,13 +88,7 @@ def _has_no_nested_casts(owner, name, rule, reason):
 def written_rows():
     """Return the rows as they are written, before expansion."""
     return tuple(
-        OpRow(
-            owner,
-            name,
-            rule,
-            reason=reason,
-            no_nested_casts=_has_no_nested_casts(owner, name, rule, reason),
-        )
+        OpRow(owner, name, rule, reason, _has_no_nested_casts(owner, name, rule, reason))
         for owner, rule, names, reason in WRITTEN
         for name in names.split()
     )
@@ -111,54 +105,37 @@ def rows():
     return tuple(table.values())
 
 
+#: The modules of Apex's lists, each with the owner of its functions, and the lists that each of them has.
 _LISTS = {"functional_overrides": FUNCTIONAL, "torch_overrides": TORCH, "tensor_overrides": TENSOR}
-_BANNED_LIST = "BANNED_FUNCS"  # of names with their messages
 _LIST_RULES = {
     "FP16_FUNCS": HALF,
     "FP32_FUNCS": FLOAT,
     "CASTS": PROMOTE,
     "SEQUENCE_CASTS": SEQUENCE,
-    _BANNED_LIST: BANNED,
+    "BANNED_FUNCS": BANNED,  # of names with their messages
 }
 
 
 def default_lists():
     """Return the written rows as Apex's three modules of lists: plain data for ``amp.lists``, new at each call."""
-    lists = {module: {listed: [] for listed in _LIST_RULES} for module in _LISTS}
-    modules = {owner: module for module, owner in _LISTS.items()}
-    names = {rule: listed for listed, rule in _LIST_RULES.items()}
-    for row in written_rows():
-        if row.owner in modules and row.rule in names:
-            entry = (row.name, BANNED_MESSAGE) if row.rule == BANNED else row.name
-            lists[modules[row.owner]][names[row.rule]].append(entry)
+    lists = {}
+    for module, owner in _LISTS.items():
+        lists[module] = {}
+        for listed, rule in _LIST_RULES.items():
+            names = [row.name for row in written_rows() if (row.owner, row.rule) == (owner, rule)]
+            lists[module][listed] = [(name, BANNED_MESSAGE) for name in names] if rule == BANNED else names
     return lists
 
 
-def _listed_names(lists, module, listed):
-    entries = lists.get(module, {}).get(listed, ())
-    return [entry if isinstance(entry, str) else entry[0] for entry in entries]
-
-
-def _edits(lists):
-    """Return the (owner, name, rule) that a user took out of the lists, and those that were put in."""
-    default = default_lists()
-    removed, added = [], []
+def _entries(lists):
+    """Return {(owner, name, rule): message or None} of data in the shape of ``default_lists()``, in its order."""
+    found = {}
     for module, owner in _LISTS.items():
         for listed, rule in _LIST_RULES.items():
-            before, after = _listed_names(default, module, listed), _listed_names(lists, module, listed)
-            removed += [(owner, name, rule) for name in before if name not in after]
-            added += [(owner, name, rule) for name in after if name not in before]
-    return removed, added
-
-
-def banned_messages(lists=None):
-    """Return {name: message} of the banned functions, the user's own among them."""
-    messages = {"binary_cross_entropy": BANNED_MESSAGE}
-    for module in _LISTS:
-        for entry in (lists or {}).get(module, {}).get(_BANNED_LIST, ()):
-            if not isinstance(entry, str):
-                messages[entry[0]] = entry[1]
-    return messages
+            for entry in lists.get(module, {}).get(listed, ()):
+                name, message = (entry, None) if isinstance(entry, str) else entry
+                found[owner, name, rule] = message
+    return found
 
 
 def merge(table, lists=None, registrations=()):
@@ -168,15 +145,17 @@ def merge(table, lists=None, registrations=()):
         lists: data in the shape of ``default_lists()``, as the user left it; None means unedited.
         registrations: (owner object, name, rule) in the order in which they were made.
     """
-    removed, added = _edits(lists) if lists is not None else ([], [])
+    before, after = _entries(default_lists()), _entries(default_lists() if lists is None else lists)
+    removed = [each for each in before if each not in after]
+    added = [each for each in after.items() if each not in before.items()]
     if not (removed or added or registrations):
         return table
     merged = {row.key: row for row in table}
     for owner, name, rule in removed:
         for row in expand(OpRow(owner, name, rule)):
             merged[row.key] = row._replace(rule=PASSTHROUGH, no_nested_casts=True, reason="removed from amp.lists")
-    for owner, name, rule in added:
-        for row in expand(OpRow(owner, name, rule, reason="added to amp.lists", no_nested_casts=True)):
+    for (owner, name, rule), message in added:
+        for row in expand(OpRow(owner, name, rule, "added to amp.lists", no_nested_casts=True, message=message)):
             merged[row.key] = row
     known = {row.name for row in table}
     registered = [

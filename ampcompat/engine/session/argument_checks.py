@@ -31,17 +31,21 @@ class Request(NamedTuple):
 
     def make_scalers(self):
         """Return the loss scalers, one per loss."""
-        return [LossScaler(self.policy.loss_scale, **self.scaler_options) for _ in range(self.num_losses)]
+        options = {_LOSS_SCALER_NAMES.get(name, name): value for name, value in self.scaler_options.items()}
+        return [LossScaler(self.policy.loss_scale, **options) for _ in range(self.num_losses)]
 
     def fixed_options(self):
         """Return the options, by name, that a second ``initialize`` of the same models and optimizers cannot change.
 
         The dict is for comparisons. It keeps no layers and predicates alive.
         """
-        options = {_KEYWORDS.get(name, name): value for name, value in self.scaler_options.items()}
-        layers = [layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32]
-        kept = dict(keep_fp32=layers, cast_model_outputs=self.cast_model_outputs, free_half_grads=self.free_half_grads)
-        return dict(options, store_param_remainders=self.store_param_remainders, **kept)
+        return dict(
+            self.scaler_options,
+            keep_fp32=[layer if isinstance(layer, str) else id(layer) for layer in self.keep_fp32],
+            cast_model_outputs=self.cast_model_outputs,
+            free_half_grads=self.free_half_grads,
+            store_param_remainders=self.store_param_remainders,
+        )
 
     @property
     def output_dtype(self):
@@ -148,24 +152,21 @@ def checked_count(subject, number, least=1):
     return number
 
 
-#: The keywords of ``LossScaler`` that are given by those of ``initialize``: scales and factors, and whole numbers.
-_FACTORS = ("min_loss_scale", "init_scale", "growth_factor", "backoff_factor")
-_COUNTS = {"growth_interval": "scale_window", "hysteresis": "hysteresis"}
-#: The keywords of ``initialize`` for those of ``LossScaler`` that have other names.
-_KEYWORDS = {"scale_window": "growth_interval", "checks_static": "skip_static_overflow"}
+#: The keywords of ``LossScaler`` for those of ``initialize`` that have another name there.
+_LOSS_SCALER_NAMES = {"growth_interval": "scale_window", "skip_static_overflow": "checks_static"}
 
 
 def _scaler_options(stated):
     options = {"max_loss_scale": opt_levels.parse_scale("max_loss_scale", stated["max_loss_scale"])}
-    for name in _FACTORS:
+    for name in ("min_loss_scale", "init_scale", "growth_factor", "backoff_factor"):
         if stated[name] is not None:
             options[name] = opt_levels.parse_scale(name, stated[name])
-    for name, keyword in _COUNTS.items():
+    for name in ("growth_interval", "hysteresis"):
         if stated[name] is not None:
-            options[keyword] = checked_count(name + " must be", stated[name])
+            options[name] = checked_count(name + " must be", stated[name])
     _check_order(options)
     group = checked_group(stated["process_group"])
-    return dict(options, checks_static=bool(stated["skip_static_overflow"]), process_group=group)
+    return dict(options, skip_static_overflow=bool(stated["skip_static_overflow"]), process_group=group)
 
 
 def _check_order(options):

@@ -32,10 +32,6 @@ class Plan(NamedTuple):
     grown_models: list
     optimizers: list
 
-    def is_empty(self):
-        """Return whether all are initialized already."""
-        return not (self.models or self.grown_models or self.optimizers)
-
 
 def make_plan(request, session):
     """Return the ``Plan`` of a ``Request``.
@@ -119,6 +115,7 @@ class Preparation:
         self._rollback = ExitStack()  # what a failure undoes
         self._rollback.push(self._patches)
         self._cast = None
+        self.half_mode = None  # in which the ``forward`` of whole models runs, or None
         self._records = []
         self._grown = []  # records of optimizers that got masters of new modules
 
@@ -135,9 +132,10 @@ class Preparation:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
         self._rollback.callback(self._cast.release)
-        contexts = session.process_casts.contexts_of_forward(policy, plan.models + plan.grown_models)
-        for model in plan.models + plan.grown_models:
-            self._prepare_model(model, request, *contexts)
+        models = plan.models + plan.grown_models
+        paused, entered, self.half_mode = session.process_casts.contexts_of_forward(policy, models)
+        for model in models:
+            self._prepare_model(model, request, paused, entered)
         for record in list(session.records) if plan.grown_models else ():
             self._rollback.callback(record.masters.rollback)
             record.masters.make_new(self._cast.originals)
@@ -148,7 +146,7 @@ class Preparation:
         if policy.casts_model:
             averaged_model.patch(self._patches)
 
-    def _prepare_model(self, model, request, paused, entered, mode):
+    def _prepare_model(self, model, request, paused, entered):
         policy, masters = request.policy, self._session.masters
         low, high = policy.cast_model_type, policy.dtypes.high
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
@@ -160,7 +158,7 @@ class Preparation:
         for module in [module for module in kept if module in modules]:
             self._mark(module, high, request.output_dtype if module is model else low, paused)
         if model not in kept and (model in modules or not forward_conversion.is_marked(model)):
-            self._mark(model, low, request.output_dtype, entered, mode)
+            self._mark(model, low, request.output_dtype, entered, self.half_mode)
 
     def _cast_weights(self, policy, model, modules, kept):
         """Cast the weights of modules; return the batch norms that stay float32 and do not take half inputs."""

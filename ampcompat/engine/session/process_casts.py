@@ -36,8 +36,7 @@ class ProcessCasts:
         self.allow_banned = self._allow_banned = allow_banned
         self._wanted = wanted
         self._patches = PatchStack()
-        self._half_mode = None
-        self._patches_checkpoint = False
+        self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
         self._may_have_moved = False
@@ -55,22 +54,18 @@ class ProcessCasts:
         """
         pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
         choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
-        lists = process_state.lists.as_data()
-        rows = expansion.merge(expansion.rows(), lists, process_state.registrations)
-        messages = expansion.banned_messages(lists)
-        names = [choice.name for choice in choices]
-        wanted = (names, pairs, rows, messages, self.allow_banned, self.is_regional)
+        rows = expansion.merge(expansion.rows(), process_state.lists.as_data(), process_state.registrations)
+        wanted = ([choice.name for choice in choices], pairs, rows, self.allow_banned, self.is_regional)
         before = (self.backend, self.choice, self._opened_as, self._users)
         self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                classes = [casting.BACKENDS[name] for name in names]
-                backends = [kind(each, rows, self.allow_banned, messages) for kind, each in zip(classes, pairs)]
-                self._replace(
-                    backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends), choices[-1], wanted
-                )
+                chosen = [(casting.BACKENDS[choice.name], each) for choice, each in zip(choices, pairs)]
+                backends = [backend(each, rows, self.allow_banned) for backend, each in chosen]
+                whole = backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends)
+                self._replace(whole, choices[-1], wanted)
         except BaseException:
             self._restore(*before)
             raise
@@ -100,7 +95,7 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._half_mode, self._patches_checkpoint, self._users = None, False, []
+        self._half_mode, self._users = None, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
@@ -111,7 +106,7 @@ class ProcessCasts:
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
-            if self._patches_checkpoint:
+            if self._half_mode is not None:
                 autograd.checkpoint_under_same_casts(emulated_half_models, patches)
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
@@ -165,7 +160,6 @@ class ProcessCasts:
         else:
             kept, whole = None, self.context_of_uncast_forward
             mode = emulated_half_models.choose(policy.dtypes, models) if policy.casts_model else None
-            self._half_mode = mode or self._half_mode
         with self.paused():  # kernels are tried out
             return kept, missing_kernels.explained(whole, policy.cast_model_type or policy.dtypes.low), mode
 
@@ -173,11 +167,11 @@ class ProcessCasts:
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
         return None if self.choice is None else self.backend.uncast_forward()
 
-    def commit(self):
-        """Make gradient checkpointing recompute with emulated half arithmetic, once ``initialize`` has succeeded."""
-        if self._half_mode is not None and not self._patches_checkpoint:
-            self._patches_checkpoint = True
-            # Opened again, so that all patches are undone in reverse order.
+    def emulate(self, mode):
+        """Use a ``HalfMode`` (or None) in ``region`` too, and let gradient checkpointing recompute in such a mode."""
+        is_first = self._half_mode is None and mode is not None
+        self._half_mode = mode or self._half_mode
+        if is_first:  # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step, weights):

@@ -72,7 +72,7 @@ def initialized_session(caller):
     Raises:
         AmpError: ``amp.initialize`` was not called.
     """
-    session = sessions[-1] if sessions else None
+    session = current()
     if session is None or (session.enabled and not session.is_initialized()):
         raise not_initialized(caller)
     return session

@@ -139,8 +139,8 @@ class BackwardPass:
         nested = [each for each in self.records if each.open_blocks and self._is_within(each.open_passes())]
         records = [record for record in self.records if record not in nested] if nested else self.records
         self._process_casts.backend.clear_cache()
-        if self._adopted and kind is None and not _have_gradients(self.records):
-            _warn_of_unrelated(self._adopted[0].optimizer)
+        if self._adopted and kind is None:
+            _warn_if_unrelated(self._adopted[0].optimizer, self.records)
         for record, marks in self._marks_of_others:
             record.gradients.end_pass_of_others(marks, self.scale)
         is_unreduced = self._session.sharded_models.keep_gradients(records)
@@ -231,12 +231,10 @@ class UnscaledPass:
         self._backend.clear_cache()
 
 
-def _have_gradients(records):
-    return any([tensor_lists.have_stored_gradients(record.leaf_params()) for record in records])
-
-
-def _warn_of_unrelated(optimizer):
-    """Warn of an optimizer that ``initialize`` did not get and that has no gradients: Apex refuses it."""
+def _warn_if_unrelated(optimizer, records):
+    """Warn of an optimizer that ``initialize`` did not get if no record has gradients: Apex refuses it."""
+    if any([tensor_lists.have_stored_gradients(record.leaf_params()) for record in records]):
+        return
     warnings.warn(
         f"{type(optimizer).__name__} was passed to amp.scale_loss and not to amp.initialize, and the backward pass "
         "gave none of its params a gradient: it trains nothing. Make the optimizer of the params that the model has "

@@ -77,7 +77,7 @@ class Session:
         """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
         plan = make_plan(request, self)
         verbosity = self.verbosity if self._verbosity_is_given else verbosity
-        if plan.is_empty() and request.models:
+        if request.models and not any(plan):  # all are initialized already
             return self._initialize_again(request, verbosity)
         configuration = Configuration(request, verbosity)
         self._apply(plan, request, configuration)
@@ -110,7 +110,7 @@ class Session:
             preparation.commit()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
-        self.process_casts.commit()
+        self.process_casts.emulate(preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration
         for model in plan.models:

@@ -1,4 +1,4 @@
-"""What the installed torch and this CPU can do, and which private names of torch the package uses."""
+"""Features of the installed torch and this CPU, and the private names of torch that the package uses."""
 
-# Before the modules of this package, since under ``run --device`` the import of torch imports them.
+# Before the modules of this package, since importing torch imports them under ``run --device``.
 import torch  # noqa: F401

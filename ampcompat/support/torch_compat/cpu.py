@@ -1,6 +1,6 @@
 """Whether half arithmetic on this machine's CPU is emulated, and whether torch has kernels for it.
 
-The answers follow from what torch reports. Nothing is timed, because the numerics would then differ between processes.
+The results depend only on what torch reports. Nothing is timed, because numerics would then differ between processes.
 """
 
 import os
@@ -9,7 +9,7 @@ import torch
 
 from .thread_context import recording_gradients, tried_once
 
-#: Environment variables that limit which of the CPU's units oneDNN uses; torch computes products with oneDNN.
+#: Environment variables that limit which of the CPU's units oneDNN uses; torch computes matrix products with oneDNN.
 #: torch.cpu.get_capabilities() ignores them and reports all units of the CPU.
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 
@@ -17,10 +17,11 @@ ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 def emulation(dtype):
     """Return (whether arithmetic in ``dtype`` on the CPU is emulated in float32, the reason in words).
 
-    float16 always is: torch 2.13 and 2.15 run the backward of a float16 convolution in a reference kernel, 30 to 340
-    times as long as float32, with AVX512-FP16 too. bfloat16 is emulated unless there are AMX units for it: with them
-    convolution, product, LSTM and GRU took 0.3 to 1.3 times as long as float32, forward and backward, of medium size;
-    with AVX512-BF16 alone up to 3.2 times (LSTM backward 1.8, RNN backward 2.6), without any units 2 to 40 times.
+    float16 always is: torch 2.13 and 2.15 run the backward pass of a float16 convolution in a reference kernel, which
+    takes 30 to 340 times as long as float32, even with AVX512-FP16. bfloat16 is emulated unless there are AMX units for
+    it: with them, medium-sized convolutions, matrix products, LSTM and GRU took 0.3 to 1.3 times as long as float32,
+    forward and backward; with AVX512-BF16 alone up to 3.2 times (LSTM backward 1.8, RNN backward 2.6), without any
+    units 2 to 40 times.
     """
     if dtype is torch.float16:
         return (
@@ -34,14 +35,14 @@ def emulation(dtype):
 
 
 def _lacking_for_bfloat16():
-    """Return the reason why no units make every bfloat16 product fast, forward and backward, or None."""
+    """Return the reason why bfloat16 products are not all fast, forward and backward, or None."""
     capabilities = getattr(getattr(torch, "cpu", None), "get_capabilities", None)
     if capabilities is None:
-        return "this torch does not tell which units the CPU has"
+        return "this torch does not report which units the CPU has"
     if not capabilities().get("amx_bf16"):
         return "torch reports no AMX units; without them bfloat16 is slower than float32 in many layers"
     if not torch.backends.mkldnn.is_available():
-        return "this torch was built without oneDNN, which is what uses the AMX units of this CPU"
+        return "this torch was built without oneDNN, which uses the AMX units of this CPU"
     name, limit = _isa_limit()
     if limit.upper() not in ("", "ALL", "DEFAULT") and "AMX" not in limit.upper():
         return f"{name}={limit} prevents oneDNN from using the AMX units of this CPU"
@@ -49,7 +50,7 @@ def _lacking_for_bfloat16():
 
 
 def _isa_limit():
-    """Return (the variable that limits oneDNN, its value), the value "" where none does."""
+    """Return (the variable that limits oneDNN, its value); the value is "" if there is none."""
     for name in ISA_LIMITS:
         if os.environ.get(name):
             return name, os.environ[name]
@@ -58,7 +59,7 @@ def _isa_limit():
 
 @tried_once
 def trains_in(dtype):
-    """Return whether torch has kernels for a floating dtype on a CPU, tried out with two, and gradients for it."""
+    """Return whether torch has kernels for a floating-point dtype on a CPU (tested with two), and gradients for it."""
     if not differentiates(dtype):
         return False
     try:
@@ -70,6 +71,6 @@ def trains_in(dtype):
 
 @tried_once
 def differentiates(dtype):
-    """Return whether torch computes gradients of a floating dtype; those of bfloat16 came after torch 1.3."""
+    """Return whether torch computes gradients of a floating-point dtype; torch 1.3 does not for bfloat16."""
     with recording_gradients():
         return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad

@@ -1,6 +1,7 @@
 """torch's fake tensors: dtype, shape, strides and device, but no values and no memory.
 
-``FakeTensorMode`` computes on them what a step would allocate. It is private in torch, and the base of its compiler.
+Under ``FakeTensorMode``, a step allocates nothing but shows what it would allocate. It is private in torch, and its
+compiler is based on it.
 """
 
 import functools
@@ -13,20 +14,20 @@ from . import features
 
 _MODULE = "torch._subclasses.fake_tensor"
 
-#: The first torch whose fake tensors are known to go through a whole training step.
+#: The first torch with fake tensors that are known to work in a whole training step.
 OLDEST = "2.5"
 
 
 def is_fake_type(kind):
-    """Return whether a class is that of fake tensors; they stand in for plain tensors and params."""
+    """Return whether a class is that of fake tensors, which replace plain tensors and params."""
     module = sys.modules.get(_MODULE)
     return module is not None and kind is getattr(module, "FakeTensor", None)
 
 
 def answered_device(function, args):
-    """Return the device if an operation asks for that of a fake tensor, else None.
+    """Return the device if an operation queries that of a fake tensor, otherwise None.
 
-    Two of three operations of a step do, and each goes through all dispatch modes, whose innermost returns this.
+    Two of three operations of a step do so, and each goes through all dispatch modes; the innermost returns this.
     """
     if function is not _asking_device() or not is_fake_type(type(args[0])) or args[0].fake_mode.in_kernel_invocation:
         return None
@@ -39,7 +40,7 @@ def _asking_device():
 
 
 def address(tensor):
-    """Return the address of a tensor's first element; for a fake tensor a number that is as good to compare."""
+    """Return the address of a tensor's first element; for a fake tensor, a number that can be compared likewise."""
     if not is_fake_type(type(tensor)):
         return tensor.data_ptr()
     return tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size()
@@ -53,13 +54,13 @@ def require():
     """
     if not features.is_version_within(oldest=OLDEST):
         raise AmpError(
-            f"Activations are predicted on torch's fake tensors, which need torch {OLDEST} or later; this is torch "
+            f"Activations are predicted with torch's fake tensors, which need torch {OLDEST} or later; this is torch "
             f"{features.version()}. Without `loss` and `step`, estimate predicts the other kinds."
         )
 
 
 def new_mode():
-    """Return a ``FakeTensorMode``; real tensors that its operations meet are taken as fake ones too."""
+    """Return a ``FakeTensorMode``; its operations treat real tensors as fake ones too."""
     require()
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -68,7 +69,7 @@ def new_mode():
 
 @functools.lru_cache(maxsize=None)
 def loses_versions():
-    """Return whether operations in place on lists of fake tensors leave their version counters alone (torch 2.13)."""
+    """Return whether in-place operations on lists of fake tensors do not change their version counters (torch 2.13)."""
     with new_mode():
         tensor = torch.zeros(1)
         torch._foreach_add_([tensor], 1.0)
@@ -76,14 +77,14 @@ def loses_versions():
 
 
 def data_dependent_error():
-    """Return the exception that torch raises where the value of a fake tensor is read."""
+    """Return the exception that torch raises when the value of a fake tensor is read."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
 
     return DataDependentOutputException
 
 
 def unsupported_errors():
-    """Return the exceptions that torch raises where an operation cannot be computed on fake tensors."""
+    """Return the exceptions that torch raises if an operation cannot be computed on fake tensors."""
     from torch._subclasses import fake_tensor
 
     names = (

@@ -1,7 +1,7 @@
 """The version and the features of the installed torch.
 
 A feature is detected by its name or by a trial call, not by the version, so that nightlies, forks and backports are
-recognised by what they have. This module only reports; ``casting.choose`` and other callers decide.
+recognized by their features. This module only reports; ``casting.choose`` and other callers decide.
 """
 
 import functools
@@ -55,8 +55,8 @@ def available_devices():
 
 @functools.lru_cache(maxsize=None)
 def autocast_dtypes(device):
-    """Return the low dtypes that autocast supports on a device type. Only entering the context shows it."""
-    if not hasattr(torch, "autocast"):  # torch < 1.10; the CUDA-only context of 1.6 cannot be addressed by device
+    """Return the low dtypes that autocast supports on a device type, found by entering the context."""
+    if not hasattr(torch, "autocast"):  # torch < 1.10; the CUDA-only context of 1.6 does not accept a device
         return ()
     taken = []
     for dtype in (torch.float16, torch.bfloat16):
@@ -81,7 +81,7 @@ def has_function_modes():
 
 @functools.lru_cache(maxsize=None)
 def has_nested_saved_tensor_hooks():
-    """Return whether saved-tensor hooks can call the user's hooks, which are outside of them."""
+    """Return whether saved-tensor hooks can call the user's hooks that are outside of them."""
     engine = getattr(torch._C, "_autograd", None)
     names = ("_top_saved_tensors_default_hooks", "_saved_tensors_hooks_is_enabled")
     return all(hasattr(engine, name) for name in names)
@@ -89,7 +89,7 @@ def has_nested_saved_tensor_hooks():
 
 @tried_once
 def keeps_gradient_objects():
-    """Return whether a gradient stays one Python object while Python does not hold it."""
+    """Return whether a gradient stays the same Python object while Python has no reference to it."""
     param = torch.nn.Parameter(torch.zeros(1))
     param.grad = torch.zeros(1)
     reference = weakref.ref(param.grad)
@@ -161,9 +161,9 @@ def has_foreach_copy():
 
 @tried_once
 def counts_storage_uses():
-    """Return whether torch counts the tensors that share a memory, and copies lists of tensors.
+    """Return whether torch counts the tensors that share memory, and copies lists of tensors.
 
-    Tensors that C++ alone holds, such as another param's ``grad``, must count too: torch 2.1 to 2.5 do not show these.
+    Tensors held only by C++, such as another param's ``grad``, must be counted too; torch 2.1 to 2.5 do not count them.
     """
     if not hasattr(torch._C, "_storage_Use_Count") or not has_foreach_copy():
         return False
@@ -174,7 +174,7 @@ def counts_storage_uses():
 
 
 def storage_uses(tensor):
-    """Return how many tensors, in Python and in C++, hold a tensor's memory, itself included."""
+    """Return the number of tensors, in Python and C++, that share a tensor's memory, including itself."""
     return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
 
 
@@ -190,7 +190,7 @@ def foreach_norm_takes(order, wide):
 
     Args:
         order: a number; infinity is supported since the release that added ``_foreach_max``.
-        wide: whether the result must be float32 whatever the dtype of the tensors.
+        wide: whether the result must be float32, whatever the dtype of the tensors.
     """
     norm = getattr(torch, "_foreach_norm", None)
     if norm is None or order not in (1, 2) and not hasattr(torch, "_foreach_max"):
@@ -214,7 +214,7 @@ def has_foreach_mul_by_tensor():
 
 @tried_once
 def has_flagged_sgd(device_type):
-    """Return whether torch's fused SGD on this device type leaves params alone if ``found_inf`` is 1; tried out."""
+    """Return whether torch's fused SGD on this device type leaves params unchanged if ``found_inf`` is 1."""
     param, flag = torch.ones(1, device=device_type), torch.ones((), device=device_type)
     options = {"weight_decay": 0.0, "momentum": 0.0, "lr": 1.0, "dampening": 0.0, "nesterov": False}
     options.update(maximize=False, is_first_step=False, grad_scale=None)
@@ -228,14 +228,14 @@ def has_flagged_sgd(device_type):
 
 
 def has_rms_norm(device_type):
-    """Return whether torch has a kernel for RMS norm on this type of device, not just a composition of others."""
-    # Called within forward, so not cached: torch.compile warns about a cache that it traces.
+    """Return whether torch has an RMS norm kernel on this type of device, not just a composition of others."""
+    # Called within forward, so not cached: torch.compile warns about tracing a cache.
     return device_type != "cpu" and hasattr(torch.nn.functional, "rms_norm")
 
 
 @tried_once
 def has_foreach_unscale(device_type):
-    """Return whether torch's fused unscale-and-check takes lists of tensors on this type of device."""
+    """Return whether torch's fused unscale-and-check accepts lists of tensors on this type of device."""
     fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
     if fused is None:
         return False
@@ -249,7 +249,7 @@ def has_foreach_unscale(device_type):
 
 @tried_once
 def has_fused_scale_update(device_type):
-    """Return whether torch changes a loss scale in one operation on this type of device."""
+    """Return whether torch updates a loss scale in one operation on this type of device."""
     fused = getattr(torch, "_amp_update_scale_", None)
     scale, flag = torch.ones((), device=device_type), torch.zeros((), device=device_type)
     try:
@@ -261,7 +261,7 @@ def has_fused_scale_update(device_type):
 
 @tried_once
 def has_mixed_batch_norm(device, low, high):
-    """Return whether batch norm takes an input of dtype ``low`` with params and statistics of dtype ``high``."""
+    """Return whether batch norm accepts an input of dtype ``low`` with params and statistics of dtype ``high``."""
     try:
         with recording_gradients():
             wide = torch.ones(2, dtype=high, device=device)
@@ -275,7 +275,7 @@ def has_mixed_batch_norm(device, low, high):
 
 @tried_once
 def has_tanh_gelu():
-    """Return whether ``torch.nn.functional.gelu`` computes the approximation by tanh (1.12)."""
+    """Return whether ``torch.nn.functional.gelu`` supports the tanh approximation (1.12)."""
     try:
         torch.nn.functional.gelu(torch.ones(1), approximate="tanh")
     except TypeError:
@@ -294,9 +294,9 @@ def version():
 
 
 def is_version_within(oldest=None, newest=None):
-    """Return whether torch's version lies between two others, both included; None is not a bound.
+    """Return whether torch's version is between two others, inclusive; None means no bound.
 
-    A bound of two numbers includes every release that begins with them: 2.15.3 is within 2.15.
+    A bound of two numbers includes all releases that begin with them: 2.15.3 is within 2.15.
     """
     release = Version(version()).release
     if oldest is not None and release < Version(oldest).release:

@@ -13,9 +13,9 @@ from . import features
 #: Outcomes that many rows share.
 LOOP = "a loop over the tensors does the same, more slowly"
 NO_MODES = "half products on a CPU are not computed in float32 at O2, O3 and O5"
-NO_TRANSFORM = "nothing to watch out for: a torch without it has no function transforms"
+NO_TRANSFORM = "no effect: a torch without it has no function transforms"
 BROKEN = "ampcompat does not work"
-NO_DIFFERENCE = "`ab --first-difference` ends with an error that names the torch that it needs"
+NO_DIFFERENCE = "`ab --first-difference` ends with an error that gives the required torch"
 SKIPPED = "`run --device` skips the row"
 
 
@@ -41,10 +41,10 @@ def _rows(owner, names, purpose, without, since=None, until=None, cuda=False):
 
 
 _TENSORS = (
-    _rows("torch.Tensor", "_version", "a cached copy of a weight is renewed when the weight was written to", BROKEN)
+    _rows("torch.Tensor", "_version", "a cached copy of a weight is refreshed when the weight was written to", BROKEN)
     + _rows("torch.Tensor", "_base _is_view", "what shares the memory of a weight or gradient", BROKEN)
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
-    + _rows("torch", "_sparse_sum", "torch.sparse.sum adds up in float32 where half is emulated", "it adds up in half")
+    + _rows("torch", "_sparse_sum", "torch.sparse.sum accumulates in float32 if half is emulated", "it adds up in half")
     + _rows("torch.UntypedStorage", "_cdata", "each memory is counted once", "no memory report", "2.13.0")
     + _rows("torch._C", "_storage_Use_Count", "memory of gradients is used again", "it is allocated anew", "2.13.0")
     + _rows(
@@ -244,7 +244,7 @@ _FAKE_TENSORS = (
         "torch._subclasses.fake_tensor",
         "DataDependentOutputException DynamicOutputShapeException UnsupportedFakeTensorException "
         "UnsupportedOperatorException",
-        "estimate names the operation that fake tensors cannot do",
+        "estimate reports the operation that fake tensors do not support",
         NO_PREDICTION,
         "2.5.0",
     )
@@ -336,17 +336,17 @@ def _resolved(dotted):
 
 
 def absent():
-    """Return the rows whose name the installed torch lacks."""
+    """Return the rows whose name the installed torch does not have."""
     return [row for row in NAMES if not _has(row)]
 
 
 def is_expected(row):
-    """Return whether the installed torch ought to have a name, by the versions in its row."""
+    """Return whether the installed torch should have a name, by the versions in its row."""
     if row.cuda and torch.version.cuda is None:
         return False
     return features.is_version_within(row.since, row.until)
 
 
 def gone():
-    """Return the rows whose name the installed torch lacks although its version ought to have it."""
+    """Return the rows whose name the installed torch does not have although its version should."""
     return [row for row in absent() if is_expected(row)]

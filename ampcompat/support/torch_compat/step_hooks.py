@@ -1,8 +1,7 @@
-"""Hooks of the steps of all optimizers, which torch has from 2.0 on.
+"""Hooks on the steps of all optimizers, which torch has from 2.0 on.
 
-The compilers of torch 2.0 to 2.2 turn them off: the first ``torch.compile`` of a process takes from every class of
-``torch.optim`` the wrapper that calls them. Torch 2.3 was not tried; where
-there is nothing to restore, nothing is changed.
+The compilers of torch 2.0 to 2.2 disable them: the first ``torch.compile`` of a process removes the wrapper that calls
+them from every class of ``torch.optim``. Torch 2.3 was not tested; if there is nothing to restore, nothing is changed.
 """
 
 import functools
@@ -21,7 +20,7 @@ def register(patches, before, after=None):
 
     Args:
         patches: a ``PatchStack``.
-        before: called with (optimizer, args, kwargs) before a step, as torch's ``register_optimizer_step_pre_hook``.
+        before: called with (optimizer, args, kwargs) before a step, as by torch's ``register_optimizer_step_pre_hook``.
         after: the same after a step, or None.
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
@@ -50,7 +49,7 @@ def _compile_and_restore(patches, compile):
 
 
 def _restore(patches):
-    """Let the classes that torch marks as calling hooks, although they do not, call them again."""
+    """Restore the hooks of classes that torch marks as calling hooks although they do not."""
     for kind in _subclasses(torch.optim.Optimizer):
         step = vars(kind).get("step")
         if getattr(step, "hooked", False) and not _calls_hooks(step):
@@ -60,7 +59,7 @@ def _restore(patches):
 
 
 def _calls_hooks(step):
-    """Return whether a function is what torch made of a ``step`` so that hooks are called."""
+    """Return whether a function is torch's wrapper of a ``step`` that calls hooks."""
     return getattr(step, "__code__", None) is torch.optim.Optimizer.profile_hook_step(_subclasses).__code__
 
 

@@ -1,6 +1,6 @@
-"""What is active in the calling thread: tracing, function transforms, inference mode, hooks, torch.distributed.
+"""The state of the calling thread: tracing, function transforms, inference mode, hooks, torch.distributed.
 
-Each query answers None, False or an empty list where this torch does not have the feature.
+Each query returns None, False or an empty list if this torch does not have the feature.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
 #: Whether inference mode is on.
 in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 
-#: The node of the autograd graph whose gradient is computed now (torch 2.2), or None.
+#: The node of the autograd graph whose gradient is being computed (torch 2.2), or None.
 autograd_node = getattr(torch._C, "_current_autograd_node", _never)
 
 
@@ -35,7 +35,7 @@ def _zero():
 #: The sequence number that this thread's next autograd node gets (torch 1.13).
 next_sequence_number = getattr(torch.autograd, "_get_sequence_nr", _zero)
 
-#: Whether the two above are there.
+#: Whether this torch has the two above.
 HAS_AUTOGRAD_NODES = autograd_node is not _never and next_sequence_number is not _zero
 
 #: The base class of dispatch modes (torch 1.13); ``object`` in torch without them.
@@ -47,7 +47,7 @@ function_modes = getattr(_overrides, "_get_current_function_mode_stack", list)
 
 
 def add_function_mode(mode):
-    """Enter a function mode in this thread, outside of all others: blocks that have begun before may end before it.
+    """Enter a function mode in this thread, outside of all others, since blocks that began earlier may end before it.
 
     Only that of ``torch.set_default_device`` stays the outermost, since torch looks for it there.
     """
@@ -59,7 +59,7 @@ def add_function_mode(mode):
 
 
 def remove_function_mode(mode):
-    """Undo ``add_function_mode``, wherever the mode is among those that are active."""
+    """Undo ``add_function_mode``, wherever the mode is in the stack."""
     if mode not in function_modes():
         return  # of another thread
     held = _taken_function_modes(lambda active: active is mode)
@@ -77,12 +77,12 @@ def _taken_function_modes(ends):
 
 
 def recording_gradients():
-    """Return a context manager in which operations are recorded for gradients, whatever mode this thread is in."""
+    """Return a context manager in which autograd records operations, whatever the mode of this thread."""
     return _outside_of_inference_mode(torch.enable_grad())
 
 
 def without_gradients():
-    """Return a context manager in which nothing is recorded, and whose results autograd accepts later."""
+    """Return a context manager in which autograd records nothing, but whose results it accepts later."""
     return _outside_of_inference_mode(torch.no_grad())
 
 
@@ -94,14 +94,14 @@ def _outside_of_inference_mode(context):
     return stack
 
 
-#: Return a context manager in which operations meet no dispatch mode.
+#: Return a context manager in which no dispatch mode is active.
 without_dispatch_modes = getattr(
     getattr(torch.utils, "_python_dispatch", None), "_disable_current_modes", contextlib.nullcontext
 )
 
 
 def tried_once(function):
-    """Return ``function`` cached, and run outside of dispatch modes: it tries torch out, and fakes have no values."""
+    """Return ``function`` cached and run outside of dispatch modes: it tests torch, and fake tensors have no values."""
 
     @functools.lru_cache(maxsize=None)
     @functools.wraps(function)
@@ -109,7 +109,7 @@ def tried_once(function):
         try:
             with without_dispatch_modes():
                 return function(*args)
-        except (AssertionError, RuntimeError):  # this torch or machine is without the device: a mode stands in for it
+        except (AssertionError, RuntimeError):  # this torch or machine does not have the device: a mode replaces it
             return function(*args)
 
     return tried
@@ -135,7 +135,7 @@ def takes_saved_tensor_hooks():
 
 
 def in_selective_checkpoint():
-    """Return whether a selective checkpoint (torch >= 2.4) runs or recomputes the operations that are called now."""
+    """Return whether the current operations are run or recomputed by a selective checkpoint (torch >= 2.4)."""
     forward = getattr(torch.utils.checkpoint, "_CachingTorchDispatchMode", None)
     if forward is None:
         return False

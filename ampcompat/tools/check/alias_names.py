@@ -1,6 +1,6 @@
 """Which names of Apex ampcompat has, read from the files of the alias package without importing them.
 
-The alias (``ampcompat/apex/site``) is the only list. A name counts as carried if its file binds it: by an import, a
+The alias (``ampcompat/apex/site``) is the only list. A name is supported if its file binds it: by an import, a
 definition or an assignment.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...apex import nvidia_apex
 from .report_records import IN_PART, REFUSED, SUPPORTED
 
-#: Carried names that do less than Apex's.
+#: Supported names that do less than Apex's.
 PARTIAL = {
     "apex.amp.init": "it casts functions as O1 does; scale_loss and wrap_optimizer of its handle raise",
     "apex.amp.amp.init": "it casts functions as O1 does; scale_loss and wrap_optimizer of its handle raise",
@@ -21,7 +21,7 @@ PARTIAL = {
     "apex.pyprof": "it does nothing; torch.profiler measures",
 }
 
-#: Compiled modules of Apex that scripts import by name, beside those in the alias.
+#: Compiled modules of Apex that scripts import by name, in addition to those in the alias.
 EXTENSIONS = {
     "fused_layer_norm_cuda": "apex.normalization",
     "fused_dense_cuda": "apex.fused_dense",
@@ -47,7 +47,7 @@ EXTENSIONS = {
 
 
 class NameSupport(NamedTuple):
-    """What a name becomes here, and what to know about it."""
+    """How a name is supported, with a remark."""
 
     becomes: str
     advice: str
@@ -57,8 +57,8 @@ class AliasNames:
     """The modules of the alias and the names in each of them.
 
     Attributes:
-        modules: module -> the names that it binds, submodules included.
-        open: modules whose attributes are made at run time (Apex's ``_amp_state`` and op lists).
+        modules: module -> the names that it binds, including submodules.
+        open: modules with attributes that are created at run time (Apex's ``_amp_state`` and op lists).
     """
 
     def __init__(self):
@@ -80,7 +80,7 @@ class AliasNames:
         return root in self.roots or root in EXTENSIONS
 
     def verdict(self, dotted):
-        """Return what a full name of Apex becomes here, as a ``NameSupport``."""
+        """Return how a full name of Apex is supported, as a ``NameSupport``."""
         if dotted.partition(".")[0] in EXTENSIONS:
             home = EXTENSIONS[dotted.partition(".")[0]]
             there = f"use {home}" if home in self.modules else self.advice(home)
@@ -97,7 +97,7 @@ class AliasNames:
         return NameSupport(SUPPORTED, "")
 
     def advice(self, dotted):
-        """Return what to use instead of a name that is not carried."""
+        """Return what to use instead of a name that is not supported."""
         entry = dotted
         while entry not in _replacements() and "." in entry:
             entry = entry.rpartition(".")[0]
@@ -110,7 +110,7 @@ class AliasNames:
 
 @functools.lru_cache(maxsize=None)
 def alias_names():
-    """Return the names of the alias, read once."""
+    """Return the names of the alias; they are read once."""
     return AliasNames()
 
 

@@ -1,4 +1,4 @@
-"""Every use of a name of Apex in a file, and what it becomes here."""
+"""Every use of a name of Apex in a file, and how it is supported."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from .alias_names import alias_names
 from .bindings import Bindings, dotted, imported_by_call
 from .report_records import Use
 
-#: The start of a full name -> when Apex had this API. The first entry that fits counts.
+#: The beginning of a full name -> when Apex had this API. The first entry that matches is used.
 _YEARS = [
     ("apex.amp.init", "2018: amp.init"),
     ("apex.amp.opt", "2018: amp.init"),
@@ -54,7 +54,7 @@ def years(name):
 
 
 def _names(nodes, bindings):
-    """Yield (node, full name) of imports, of the longest chains of attributes, and of names in strings."""
+    """Yield (node, full name) of imports, the longest attribute chains, and names in strings."""
     inner = set()
     for node in nodes:  # parents come before their children
         if isinstance(node, ast.Import):
@@ -80,7 +80,7 @@ def _chain(node):
 
 
 class _Fallbacks:
-    """The nodes without which a script may continue.
+    """The nodes that a script can do without.
 
     Attributes:
         nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
@@ -114,7 +114,7 @@ _IMPORT = re.compile(r"^\s*(?:>>> )?((?:from\s+[\w.]+\s+)?import\s+[\w.,* ()]+?(
 
 
 def _torn_names(lines):
-    """Yield (place, full name) from lines that could not be parsed together: each is read on its own."""
+    """Yield (place, full name) from lines that could not be parsed as a whole: each is parsed separately."""
     bound = {}
     for _, line in lines:
         match = _IMPORT.match(line)

@@ -1,4 +1,4 @@
-"""The opt levels that a code base asks for: arguments of ``amp.initialize``, their defaults, and launch commands."""
+"""The opt levels that a code base requests: arguments of ``amp.initialize``, their defaults, and launch commands."""
 
 import ast
 import re
@@ -32,7 +32,8 @@ def asked_levels(source, bindings, defaults):
     """Return the ``RequestedLevel`` of each call of ``amp.initialize`` in a ``Source``.
 
     Args:
-        defaults: what ``default_levels`` of all files gave, as name -> {(level, words)}; the file's own come first.
+        defaults: the results of ``default_levels`` for all files, as name -> {(level, words)}; the file's own come
+            first.
     """
     found, own_defaults = [], list(default_levels(source.nodes))
     for call in initialize_calls(source.nodes, bindings):
@@ -57,7 +58,7 @@ def asked_levels(source, bindings, defaults):
 
 
 def default_levels(nodes):
-    """Yield (name, (level, words)) for options, variables, parameters and dict entries whose value is a level."""
+    """Yield (name, (level, words)) for options, variables, parameters and dict entries with a level as value."""
     for node in nodes:
         if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "add_option"):
             yield from _option(node)
@@ -101,7 +102,7 @@ def _subject(node):
 
 
 def _literal(node):
-    """Return the levels that an expression spells: ``"O1"``, or ``"O1" if fast else "O2"``."""
+    """Return the levels that are written in an expression: ``"O1"``, or ``"O1" if fast else "O2"``."""
     if isinstance(node, ast.IfExp):
         return _literal(node.body) + _literal(node.orelse)
     text = string(node) if node is not None else None

@@ -1,4 +1,4 @@
-"""Which names of a module stand for names of Apex."""
+"""Which names of a module refer to names of Apex."""
 
 import ast
 
@@ -10,11 +10,11 @@ class Bindings:
 
     Args:
         nodes: all nodes of the tree, parents first.
-        inherited: names that other files hand on: name -> full name.
+        inherited: names imported from other files: name -> full name.
         assignments: whether to follow ``self.amp = amp``.
 
     Attributes:
-        apex: name -> full name, as ``{"amp": "apex.amp"}``. Attributes are written with dots: ``self.amp``.
+        apex: name -> full name, such as ``{"amp": "apex.amp"}``. Attributes are written with dots: ``self.amp``.
         others: names that the module binds to another package too: ``from torch.cuda import amp`` in an ``else``.
     """
 
@@ -57,11 +57,11 @@ class Bindings:
                 self.apex[name] = full_name
 
     def full_name(self, node):
-        """Return the full name of Apex that an expression stands for, or None."""
+        """Return the full name of Apex that an expression refers to, or None."""
         return self.resolve(dotted(node))
 
     def resolve(self, name):
-        """Return the full name of Apex that a dotted name of the module stands for, or None."""
+        """Return the full name of Apex that a dotted name of the module refers to, or None."""
         head, rest = name, ""
         while head:
             if head in self.apex:
@@ -74,7 +74,7 @@ class Bindings:
 
 
 def dotted(node):
-    """Return ``a.b.c`` for such an expression, else None."""
+    """Return ``a.b.c`` for such an expression, otherwise None."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -83,14 +83,14 @@ def dotted(node):
 
 
 def last_name(node):
-    """Return the last part of a name or attribute, also of a call's result: ``c`` of ``a().c``; else None."""
+    """Return the last part of a name or attribute, also of a call's result: ``c`` of ``a().c``; otherwise None."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else None
 
 
 def imported_by_call(node):
-    """Return the name that ``import_module("apex.amp")`` or ``is_available("apex")`` asks for, or None."""
+    """Return the name in ``import_module("apex.amp")`` or ``is_available("apex")``, or None."""
     if not isinstance(node, ast.Call) or not node.args:
         return None
     name, called = string(node.args[0]), (last_name(node.func) or "").lower()
@@ -105,6 +105,6 @@ def _module_of_call(node):
 
 
 def string(node):
-    """Return the value of a string constant, else None; in Python 3.7 they are ``ast.Str``."""
+    """Return the value of a string constant, otherwise None; in Python 3.7 they are ``ast.Str``."""
     value = getattr(node, "value", None) if isinstance(node, ast.Constant) else getattr(node, "s", None)
     return value if isinstance(value, str) else None

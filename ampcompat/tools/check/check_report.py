@@ -1,4 +1,4 @@
-"""What ``check`` found, and whether the code base runs unchanged."""
+"""The results of ``check``, and whether the code base runs unchanged."""
 
 from .report_records import ERROR, NOTE, WARNING
 
@@ -6,14 +6,14 @@ VERSION = 2
 
 
 class CheckReport:
-    """What was found in a code base.
+    """The results for a code base.
 
     Attributes:
         files: how many files were read.
         uses, levels, findings, broken: lists of ``Use``, ``RequestedLevel``, ``Problem`` and ``Broken``.
-        mentions: places of lines with the word apex that use nothing: comments, strings, names of options.
-        scripts: the ``Script`` records of what is started.
-        forced: the ``ForcedScript`` records of scripts that train, where nothing uses ``amp``.
+        mentions: places of lines with the word apex that are not uses: comments, strings, option names.
+        scripts: the ``Script`` records of files that are started.
+        forced: the ``ForcedScript`` records of scripts that train, if nothing uses ``amp``.
     """
 
     def __init__(self, files):
@@ -22,7 +22,7 @@ class CheckReport:
         self.mentions, self.scripts, self.forced = [], [], []
 
     def finish(self):
-        """Sort what was found by place, and drop what was found twice."""
+        """Sort the results by place, and remove duplicates."""
         self.uses, self.levels = _in_order(self.uses), _in_order(self.levels)
         self.findings, self.broken = _in_order(self.findings), _in_order(self.broken)
         self.mentions = sorted(set(self.mentions), key=_order)
@@ -38,14 +38,14 @@ class CheckReport:
 
     @property
     def exit_code(self):
-        """0 if the code base runs unchanged and nothing was found but notes, else 1."""
+        """0 if the code base runs unchanged and nothing but notes was found, otherwise 1."""
         return 1 if self.of(ERROR) or self.of(WARNING) else 0
 
     @property
     def verdict(self):
         """One sentence: does it run unchanged?"""
         if not self.files:
-            return "No file to check: no Python file, notebook, requirements, set-up file or shell script is there."
+            return "No file to check: there is no Python file, notebook, requirements, setup file or shell script."
         if not self.uses_apex:
             scripts = f" Scripts that train without it: {len(self.forced)}." if self.forced else ""
             return "Nothing of Apex is used here." + scripts
@@ -82,7 +82,7 @@ def _order(place):
 
 
 def _flat(row):
-    """Return a record as a dict, with the fields of its place beside its own."""
+    """Return a record as a dict, with the fields of its place in addition to its own."""
     fields = dict(row._asdict())
     return dict(fields.pop("place")._asdict(), **fields)
 

@@ -6,7 +6,7 @@ from .check_report import SEVERITIES
 from .loops_without_apex import LEVELS
 from .report_records import IN_PART, REFUSED, SUPPORTED
 
-#: How many scripts and findings the first screen shows.
+#: The number of scripts and findings on the first screen.
 _SCRIPTS, _FINDINGS, _BROKEN = 5, 20, 5
 
 
@@ -31,7 +31,7 @@ def _commands(script):
 
 
 def _forced(report):
-    """Return what can be done with scripts without Apex."""
+    """Return the commands for scripts without Apex."""
     if not report.forced:
         return []
     lines = ["", "Scripts without Apex, and the levels that can be forced on them (torch 2.1 or newer):"]
@@ -60,7 +60,7 @@ def _summary(report):
     if report.levels:
         names = collections.Counter(each.level for each in report.levels)
         known = ", ".join("{} ({})".format(*row) for row in sorted(names.items()))
-        lines.append("Levels: " + known.replace("?", "known at run time only"))
+        lines.append("Levels: " + known.replace("?", "known only at run time"))
     years = sorted({each.years for each in report.uses if each.years != "all years"})
     return lines + (["API of: " + ", ".join(years)] if years else [])
 

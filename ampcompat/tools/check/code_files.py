@@ -1,9 +1,9 @@
-"""Find the files of a code base, and read them without failing."""
+"""Find the files of a code base, and read them without raising errors."""
 
 import os
 import re
 
-#: Folders that hold no code of the project.
+#: Folders without code of the project.
 SKIPPED = {
     ".git",
     ".hg",
@@ -36,7 +36,7 @@ class Unreadable(Exception):
 
 
 def kind(name):
-    """Return what a file is by its name: ``python``, ``notebook``, ``requirements``, ``shell``, or None."""
+    """Return the kind of a file by its name: ``python``, ``notebook``, ``requirements``, ``shell``, or None."""
     if _REQUIREMENTS.match(name):
         return REQUIREMENTS
     if _SHELL.search(name):
@@ -45,7 +45,7 @@ def kind(name):
 
 
 def walk(paths):
-    """Yield (file, kind) of every file to read below the paths, sorted within each folder; none twice."""
+    """Yield (file, kind) of every file to read below the paths, sorted within each folder, without duplicates."""
     seen = set()
     for path in paths:
         for file in [path] if os.path.isfile(path) else _below(path):
@@ -84,7 +84,7 @@ def read(path):
 
 
 def decode(data):
-    """Return the text of a file: UTF-8, or Latin-1, which any bytes are."""
+    """Return the text of a file: UTF-8, or otherwise Latin-1, which decodes any bytes."""
     text = data[3:] if data[:3] == b"\xef\xbb\xbf" else data
     try:
         text = text.decode("utf-8")

@@ -13,13 +13,13 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class FlowStep(NamedTuple):
-    """A statement, or the head of a compound one.
+    """A statement, or the header of a compound one.
 
     Attributes:
         node: the statement.
-        conditions: (subject, value, is it so) triples.
+        conditions: (subject, value, whether it holds) triples.
         blocks: the ``with`` statements around it.
-        loops: how many loops are around it.
+        loops: the number of loops around it.
     """
 
     node: ast.AST
@@ -115,7 +115,7 @@ def _not_so(test):
 
 
 def _condition(test, is_so):
-    """Return one condition; ``x != 1`` is the opposite of ``x == 1``, ``x is not None`` that of ``x is None``."""
+    """Return one condition; ``x != 1`` is the negation of ``x == 1``, ``x is not None`` that of ``x is None``."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         left, right = ast.dump(test.left), ast.dump(test.comparators[0])
         if isinstance(test.ops[0], (ast.Eq, ast.Is)):

@@ -1,4 +1,4 @@
-"""Scripts that train without Apex: which levels can be forced on each, and by which commands."""
+"""Scripts that train without Apex: which levels can be forced on each, and with which commands."""
 
 import re
 import shlex
@@ -10,9 +10,9 @@ from .source import is_script
 
 #: A Python file without any of these does not train.
 HINTS = re.compile(rb"\.backward\(|functorch|torch\.func|transformers|lightning|accelerate")
-#: A Python file with this has levels of its own.
+#: A Python file with this has its own levels.
 AMPCOMPAT = re.compile(rb"^\s*(from|import)\s+ampcompat\b", re.MULTILINE)
-#: The names of Apex with which a script has levels of its own.
+#: The names of Apex with which a script has its own levels.
 _AMP = ("apex.amp", "apex.fp16_utils")
 #: The level in the commands: the first of these that can be forced.
 _SUGGESTED = ("O5", "O4", "O1", "O2", "O3", "O0")
@@ -25,12 +25,12 @@ class ForcedScript(NamedTuple):
 
     Attributes:
         path: the file.
-        levels: the levels that can be forced, as a tuple; empty where none can.
-        trainer: the full name of the class that trains for it, or "".
-        command: how it runs at a level; "" where none can be forced.
+        levels: the levels that can be forced, as a tuple; empty if none can.
+        trainer: the full name of the trainer class that it uses, or "".
+        command: how it runs at a level; "" if none can be forced.
         without_gpu: how it runs on a machine without a GPU, as in ``Script``.
         compare: how ``ab`` compares levels.
-        keep: how ``migrate`` writes the level into it; "" where a trainer has the backward pass.
+        keep: how ``migrate`` writes the level into it; "" if a trainer runs the backward pass.
     """
 
     path: str
@@ -45,10 +45,10 @@ class ForcedScript(NamedTuple):
 def find_forced_scripts(project, imports):
     """Return (the ``ForcedScript`` records of a code base, the findings on them).
 
-    Both are empty where a file uses ``amp``, Apex's or ampcompat's: its scripts have levels already.
+    Both are empty if a file uses ``amp``, Apex's or ampcompat's, since the scripts then already have levels.
 
     Args:
-        project: what ``check`` has read.
+        project: the files that ``check`` has read.
         imports: its ``ProjectImports``.
     """
     has_amp = any(use.name == name or use.name.startswith(name + ".") for use in project.report.uses for name in _AMP)
@@ -70,7 +70,7 @@ def find_forced_scripts(project, imports):
 
 
 def _loops(source):
-    """Return the ``LoopsWithoutApex`` of a ``Source``; None of thousands of `elif`, as of a file that has none."""
+    """Return the ``LoopsWithoutApex`` of a ``Source``; None if it is nested too deeply (thousands of `elif`)."""
     try:
         return LoopsWithoutApex(source)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Full names of what a module imports, from any package."""
+"""Full names of a module's imports, from any package."""
 
 import ast
 
@@ -26,11 +26,11 @@ class FullNames:
     def of(self, node):
         """Return the full name of an expression: ``torch.optim.SGD`` of ``optim.SGD``.
 
-        That of a name that is not imported is the name itself; an expression that is no dotted name has the name "".
+        A name that is not imported is returned as it is; for an expression that is not a dotted name, "" is returned.
         """
         head, _, rest = (dotted(node) or "").partition(".")
         return ".".join(filter(None, [self._names.get(head, head), rest]))
 
     def local(self, full_name):
-        """Return the name under which a module imports something by its full name, or None."""
+        """Return the name under which a module imports a full name, or None."""
         return next((name for name, full in self._names.items() if full == full_name), None)

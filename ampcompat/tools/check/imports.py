@@ -19,7 +19,7 @@ class ProjectImports:
             self._by_last_name.setdefault(parts[-1] if parts else "", []).append((parts, path))
 
     def imported_files(self, source):
-        """Return the files of the code base that a ``Source`` imports, also ``from package import module``."""
+        """Return the files of the code base that a ``Source`` imports, also with ``from package import module``."""
         found = set()
         for node in source.nodes:
             if isinstance(node, ast.Import):
@@ -72,5 +72,5 @@ def _module_parts(path):
 
 
 def _common(one, other):
-    """Return how many folders two paths have in common: a nearer file is meant rather than a farther one."""
+    """Return how many folders two paths have in common, to prefer nearer files."""
     return len(os.path.commonprefix([one.split(os.sep), other.split(os.sep)]))

@@ -1,4 +1,4 @@
-"""Whether a script uses ``amp``: in its own file, or in a file beside it that it imports."""
+"""Whether a script uses ``amp``, in its own file or in a neighboring file that it imports."""
 
 import ast
 import os
@@ -15,8 +15,8 @@ _AMP, _HINTS = ("apex.amp", "ampcompat", "apex.fp16_utils"), (b"apex", b"ampcomp
 def uses_amp(path):
     """Return whether a script may call ``amp.initialize``, Apex's or ampcompat's; nothing is imported.
 
-    Imports are followed to files below the script's folder, the only ones that can be its own. A file that cannot be
-    read or parsed, or that is no Python file, may.
+    Imports are followed to files below the script's folder, the only ones that can belong to it. Files that cannot be
+    read or parsed, or that are not Python, count as using it.
 
     Args:
         path: of the script.

@@ -1,4 +1,4 @@
-"""How a file without Apex trains: backward passes and optimizers, and what rules out some levels or all of them."""
+"""How a file without Apex trains: backward passes, optimizers, and reasons why some or all levels are impossible."""
 
 import ast
 import re
@@ -9,9 +9,9 @@ from .flow import scopes
 from .full_names import FullNames
 from .rule_texts import finding
 
-#: Written out, as in ``cli.run``: ``check`` needs no torch.
+#: Written out, as in ``cli.run``: ``check`` does not need torch.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-#: Full names of classes that have the backward pass themselves.
+#: Full names of classes that run the backward pass themselves.
 TRAINERS = (
     "transformers.Trainer",
     "transformers.Seq2SeqTrainer",
@@ -31,7 +31,7 @@ HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
 
 
 class Limit(NamedTuple):
-    """Something that makes levels impossible to force.
+    """A reason why levels cannot be forced.
 
     Attributes:
         found: the ``Problem``.
@@ -43,11 +43,11 @@ class Limit(NamedTuple):
 
 
 class MadeOptimizer(NamedTuple):
-    """A statement that makes an optimizer.
+    """A statement that creates an optimizer.
 
     Attributes:
         name: the variable, such as ``self.optimizer``.
-        call: the call that makes it.
+        call: the call that creates it.
         statement: the assignment.
     """
 
@@ -57,7 +57,7 @@ class MadeOptimizer(NamedTuple):
 
 
 class LoopsWithoutApex:
-    """What the file of a ``Source`` does that concerns training without Apex.
+    """The parts of a ``Source`` that concern training without Apex.
 
     Attributes:
         names: its ``FullNames``.
@@ -83,7 +83,7 @@ class LoopsWithoutApex:
         return bool(self.backward_calls or self.trainers or (self._functional and self.optimizers))
 
     def _made_optimizers(self, calls):
-        """Return what ``torch.optim`` makes, and what is assigned to a variable whose ``step`` is called."""
+        """Return the optimizers created by ``torch.optim``, or assigned to a variable whose ``step`` is called."""
         stepped = {dotted(call.func.value) for call in calls if last_name(call.func) == "step" and _owner(call)}
         stepped |= {dotted(call.args[0]) for call in calls if last_name(call.func) == "step" and call.args}
         own = {node.name for node in self._source.nodes if isinstance(node, ast.ClassDef) and _is_optimizer_class(node)}
@@ -105,7 +105,7 @@ class LoopsWithoutApex:
         package, _, name = self.names.of(call.func).rpartition(".")
         return package in ("torch.func", "functorch") and name in _FUNCTIONAL
 
-    # -- what rules out some levels or all of them ---------------------------------------------------------------------
+    # -- reasons why levels cannot be forced ---------------------------------------------------------------------------
 
     def _found_limits(self, calls):
         limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]
@@ -130,7 +130,7 @@ class LoopsWithoutApex:
                         yield self._problem("optimizer-of-tensors", step.node, made.name)
 
     def _are_tensors(self, node, values):
-        """Return whether an argument is a list of tensors that are made in the same scope."""
+        """Return whether an argument is a list of tensors that are created in the same scope."""
         elements = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
         return bool(elements) and all(self._is_tensor(values.get(each.id, each) if isinstance(each, ast.Name) else each)
                                       for each in elements)  # fmt: skip
@@ -144,7 +144,7 @@ class LoopsWithoutApex:
         return is_made or last_name(node.func) in ("requires_grad_", "Parameter")
 
     def _casts_by_hand(self):
-        """Yield problems of models that are cast in the scope in which their optimizer was made before."""
+        """Yield problems with models that are cast after their optimizer was created in the same scope."""
         for _, steps in scopes(self._source.nodes):
             trained = set()
             for step in steps:
@@ -191,7 +191,7 @@ def is_backward(call):
 
 
 def _owner(call):
-    """Return the expression whose method a call calls, or None."""
+    """Return the object of a method call, or None."""
     return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 

@@ -60,7 +60,7 @@ def _command(line):
 
 
 def _as_python(line):
-    """Replace a magic or shell line by ``pass``, so that an indented block keeps a body."""
+    """Replace a magic or shell line by ``pass``, so that an indented block still has a body."""
     stripped = line.lstrip()
     if stripped[:1] in ("!", "%") or (stripped.endswith("?") and stripped.rstrip("?").isidentifier()):
         return line[: len(line) - len(stripped)] + "pass"

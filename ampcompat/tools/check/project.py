@@ -1,4 +1,4 @@
-"""Read a whole code base and collect its uses of Apex and what is wrong with them."""
+"""Read a whole code base, and collect its uses of Apex and the problems with them."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from .scripts import find_scripts
 from .source import Source
 from .text_files import TextFile, required_in_setup
 
-#: A Python file without any of these uses nothing of Apex, not even by way of another file of the project.
+#: A Python file without any of these does not use Apex, not even through another file of the project.
 _HINTS = re.compile(
     r"apex|scale_loss|master_params|\b(amp|{})\b|[\"']O[0-5][\"']".format(
         "|".join(sorted(EXTENSIONS) + ["amp_C", "syncbn"])
@@ -31,7 +31,7 @@ _HINTS = re.compile(
 )
 _WORD = re.compile(r"(?<![a-z])apex(?![a-z])", re.IGNORECASE)
 _MASTERS, _CASTS = {"O2", "O5"}, {"O1", "O4"}
-#: How bad a refused name is, by ``Use.fallback``, and from the worst.
+#: The severity of a refused name, by ``Use.fallback``; the worst comes first.
 _SEVERITIES, _RANKS = {"": ERROR, "function": WARNING, "try": NOTE}, ("", "function", "try")
 _FIXED = ("written in the call", "Apex's default")
 
@@ -41,7 +41,7 @@ def check(paths, progress=None):
 
     Args:
         paths: files and folders.
-        progress: called with (files read, files in all).
+        progress: called with (files read, total files).
     """
     project = _Project(list(code_files.walk(paths)))
     for number, (path, kind) in enumerate(project.files, 1):
@@ -99,7 +99,7 @@ class _Project:
             self.mains.append(path)
 
     def _look_for_damage(self, path, data):
-        """Report a notebook that cannot be read, even where no word of Apex is in what is left of it."""
+        """Report a notebook that cannot be read, even if Apex is not mentioned in it."""
         try:
             notebooks.code_cells(code_files.decode(data))
         except notebooks.NotANotebook as error:
@@ -123,7 +123,7 @@ class _Project:
         self.launched |= text.launched
 
     def analyse(self):
-        """Find uses, levels and what is wrong, and complete the report."""
+        """Find uses, levels and problems, and complete the report."""
         imports = ProjectImports(path for path, kind in self.files if kind == code_files.PYTHON)
         bindings = {path: Bindings(source.nodes) for path, source in self.sources.items()}
         for _ in range(2):  # a name may be re-exported once more by a package
@@ -141,7 +141,7 @@ class _Project:
                 self._analyse_file(source, bindings[path], asked[path] or everywhere)
             except RecursionError:  # thousands of `elif` or of operators in one expression
                 self.report.broken.append(
-                    Broken(SourcePlace(path, 1), "nested too deeply to look for what goes wrong", True)
+                    Broken(SourcePlace(path, 1), "nested too deeply to search for problems", True)
                 )
         self._binary_cross_entropy(imports, bindings, asked)
         self.report.scripts = find_scripts(self, imports)
@@ -165,7 +165,7 @@ class _Project:
             self.report.findings += functions_and_checkpoints.checkpoints(source, bindings)
 
     def _binary_cross_entropy(self, imports, bindings, asked):
-        """Look at the files that call ``amp.initialize`` and at what they import from the project."""
+        """Search the files that call ``amp.initialize``, and the files of the project that they import."""
         if any(use.name.endswith("register_float_function") for use in self.report.uses):
             return
         reached = set()
@@ -179,7 +179,7 @@ class _Project:
                 self.report.findings += functions_and_checkpoints.binary_cross_entropy(source, known)
 
     def source(self, path):
-        """Return the ``Source`` of a Python file, read now if it was not needed before; None if it is unreadable."""
+        """Return the ``Source`` of a Python file, read now if it was not before; None if it is unreadable."""
         if path not in self.sources:
             try:
                 return Source(path, code_files.read(path), code_files.PYTHON)
@@ -201,7 +201,7 @@ def _is_apex_package(path):
 
 
 def _may_be(levels, wanted):
-    """Return whether one of the levels is, or may be set to, one of those wanted."""
+    """Return whether one of the levels is, or may be set to, one of the given ones."""
     return any(each.level in wanted or each.source not in _FIXED for each in levels)
 
 

@@ -1,4 +1,4 @@
-"""The records of a report: where, what is used, what was found."""
+"""The records of a report: places, uses, findings."""
 
 from typing import NamedTuple, Optional
 
@@ -7,7 +7,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 class SourcePlace(NamedTuple):
-    """A line of a file; in a notebook the line of a code cell."""
+    """A line of a file; in a notebook, the line of a code cell."""
 
     path: str
     line: int
@@ -25,9 +25,9 @@ class Use(NamedTuple):
         place: where.
         name: the full name, such as ``apex.amp.initialize``.
         becomes: ``supported``, ``in part`` or ``refused``.
-        advice: what differs, or what to use instead; empty where nothing does.
+        advice: what differs, or what to use instead; empty if nothing differs.
         years: when Apex had this API.
-        fallback: why a script may continue without it: ``try`` (ImportError is handled), ``function`` (only its callers
+        fallback: why a script can continue without it: ``try`` (ImportError is handled), ``function`` (only its callers
             need it), or empty.
     """
 
@@ -40,11 +40,11 @@ class Use(NamedTuple):
 
 
 class RequestedLevel(NamedTuple):
-    """An opt level that a script asks for.
+    """An opt level that a script requests.
 
     Attributes:
         place: where.
-        level: ``O0`` to ``O5``; ``?`` if it is known at run time only.
+        level: ``O0`` to ``O5``; ``?`` if it is known only at run time.
         source: where the value comes from, in words.
     """
 

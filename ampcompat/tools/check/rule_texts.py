@@ -1,4 +1,4 @@
-"""The rules of ``check``: name -> severity, title, what to do. Docs and SARIF are written from this table."""
+"""The rules of ``check``: name -> severity, title, what to do. The docs and SARIF use this table."""
 
 from typing import NamedTuple
 
@@ -68,22 +68,22 @@ RULES = {
     ),
     "optimizer-after-initialize": Rule(
         WARNING,
-        "an optimizer made after amp.initialize, which does not know it",
-        "make it before, or call amp.initialize again",
+        "an optimizer created after amp.initialize, which does not know it",
+        "create it before, or call amp.initialize again",
     ),
     "checkpoint-without-amp": Rule(
         NOTE,
         "a checkpoint with the optimizer's state but without amp.state_dict()",
-        "save and load it too; else a resumed run starts with the first loss scale and may skip a few steps",
+        "save and load it too; otherwise a resumed run starts with the initial loss scale and may skip a few steps",
     ),
     "conditional-initialize": Rule(
         NOTE,
-        "amp.initialize is called under this condition only, and otherwise the script trains without amp",
+        "amp.initialize is called only under this condition; otherwise the script trains without amp",
         "give `run` and `ab` the script's option that makes it true",
     ),
     "local-rank": Rule(
         NOTE,
-        "an option --local_rank, which no launcher of torch 2 passes: torchrun sets the variable LOCAL_RANK only, and "
+        "an option --local_rank, which no launcher of torch 2 passes: torchrun only sets the variable LOCAL_RANK, and "
         "torch.distributed.launch passes --local-rank",
         "start the script as docs/device.md says, or add the name --local-rank and the default "
         "int(os.environ.get('LOCAL_RANK', 0))",
@@ -95,7 +95,7 @@ RULES = {
     ),
     "optimizer-of-tensors": Rule(
         NOTE,
-        "an optimizer of tensors that are no params of a module: no level can be forced on it",
+        "an optimizer of tensors that are not params of a module: no level can be forced on it",
         "make them params of a torch.nn.Module and call it",
     ),
     "functional-gradients": Rule(
@@ -105,7 +105,7 @@ RULES = {
     ),
     "cast-by-hand": Rule(
         NOTE,
-        "a model is cast to half after its optimizer was made: no level can be forced on it",
+        "a model is cast to half after its optimizer was created: no level can be forced on it",
         "remove the cast; for a half copy, cast copy.deepcopy(model)",
     ),
     "first-fsdp": Rule(

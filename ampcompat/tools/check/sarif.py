@@ -1,4 +1,4 @@
-"""A report in SARIF 2.1.0, which code review tools show at the lines concerned."""
+"""A report in SARIF 2.1.0, which code review tools show next to the lines."""
 
 import os
 
@@ -7,7 +7,7 @@ from .rule_texts import RULES
 
 
 def to_sarif(report):
-    """Return the findings as a SARIF log: a dict for JSON. In a notebook the line is that in the cell."""
+    """Return the findings as a SARIF log, a dict for JSON. In a notebook, the line is that in the cell."""
     rules = [
         {
             "id": name,

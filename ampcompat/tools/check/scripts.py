@@ -1,4 +1,4 @@
-"""Which files of a code base are started, and by which command each runs here."""
+"""Which files of a code base are started, and the command that runs each."""
 
 import os
 import shlex
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .rule_searches.launching import chooses_device
 from .source import is_script
 
-#: How many files without Apex are read to see whether they import one with it.
+#: How many files without Apex are read to check whether they import one with it.
 _MOST_MAINS = 500
 
 
@@ -17,8 +17,8 @@ class Script(NamedTuple):
     Attributes:
         path: the file.
         command: how it runs with ampcompat.
-        without_gpu: how it runs on a machine without a GPU; empty for notebooks, where nothing uses CUDA, and where it
-            is used only if it is there.
+        without_gpu: how it runs on a machine without a GPU; empty for notebooks, if nothing uses CUDA, and if CUDA is
+            used only if available.
     """
 
     path: str
@@ -27,7 +27,7 @@ class Script(NamedTuple):
 
 
 def find_scripts(project, imports):
-    """Return the scripts and notebooks that use Apex; without any, those that import a file that does."""
+    """Return the scripts and notebooks that use Apex; if there are none, those that import a file that does."""
     users = {use.place.path for use in project.report.uses}
     direct = [path for path in sorted(users) if _is_started(project, path)]
     if users and not any(not path.endswith(".ipynb") for path in direct):

@@ -17,7 +17,7 @@ class Source:
 
     Attributes:
         path: the file.
-        tree: the syntax tree; of a notebook, of all its cells that parse.
+        tree: the syntax tree; for a notebook, of all cells that can be parsed.
         nodes: every node of the tree, parents before children.
         lines: the source, line by line.
         shell: (place, text) of a notebook's shell lines.
@@ -42,7 +42,7 @@ class Source:
         return SourcePlace(self.path, line)
 
     def _notebook(self, text):
-        """Join the cells that parse, and note the shell lines."""
+        """Join the cells that can be parsed, and note the shell lines."""
         try:
             cells = notebooks.code_cells(text)
         except notebooks.NotANotebook as error:
@@ -79,7 +79,7 @@ class Source:
         self.torn += [(self.place(at), line) for at, line in enumerate(text.split("\n"), first)]
 
 
-#: What ``ast.parse`` raises for source that is not Python 3: a null byte is a ValueError, deep nesting the others.
+#: The errors of ``ast.parse`` for source that is not Python 3: ValueError for a null byte, others for deep nesting.
 _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
@@ -91,7 +91,7 @@ def parse(text):
 
 
 def is_script(tree):
-    """Return whether a module is started: it has ``if __name__ == "__main__"``, or trains or parses when imported."""
+    """Return whether a module is a script: it has ``if __name__ == "__main__"``, or trains or parses when imported."""
     tests = (node.test for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Compare))
     if any("__main__" in [string(each) for each in [test.left] + test.comparators] for test in tests):
         return True

@@ -1,4 +1,4 @@
-"""Uses of Apex in files that are not Python: requirements, set-up files, shell scripts, Dockerfiles."""
+"""Uses of Apex in files that are not Python: requirements, setup files, shell scripts, Dockerfiles."""
 
 import ast
 import re
@@ -29,13 +29,13 @@ def required_in_setup(source):
 
 
 class TextFile:
-    """What was found in the lines of one file, or of a notebook's shell commands.
+    """The findings in the lines of one file, or of a notebook's shell commands.
 
     Attributes:
-        uses: ``Use`` of modules that are run by name.
+        uses: ``Use`` records of modules that are run by name.
         findings: the findings.
         levels: the levels that commands pass.
-        launched: scripts that are started on several processes.
+        launched: scripts that are started in several processes.
     """
 
     def __init__(self, lines, is_shell):
@@ -59,7 +59,7 @@ class TextFile:
 
 
 def _joined(lines):
-    """Yield (place of the first line, text), lines that end in a backslash joined with the next."""
+    """Yield (place of the first line, text), with lines that end in a backslash joined with the next."""
     first, parts = None, []
     for place, line in lines:
         first = place if first is None else first

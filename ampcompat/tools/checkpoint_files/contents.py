@@ -1,4 +1,4 @@
-"""What a checkpoint holds: models, optimizers, loss scales and master weights, found by their form, not their key."""
+"""The contents of a checkpoint: models, optimizers, loss scales and master weights, found by structure, not by key."""
 
 import re
 from collections import Counter
@@ -35,7 +35,7 @@ class Contents:
         return [(key, value) for key, kind, value in self.parts if kind in kinds]
 
     def origin(self):
-        """Return who wrote the file, as far as its form tells."""
+        """Return what wrote the file, as far as its structure shows."""
         kinds = {kind for _, kind, _ in self.parts}
         if FP16_OPTIMIZER in kinds:
             before = any(FLAT in value or _LISTS in value for _, value in self.of(FP16_OPTIMIZER))
@@ -49,7 +49,7 @@ class Contents:
         return "plain torch, or amp without its state" if kinds & {MODEL, OPTIMIZER} else "unknown"
 
     def level(self):
-        """Return which opt levels fit, in words."""
+        """Return which opt levels the file fits, in words."""
         dtypes = Counter(value.dtype for _, model in self.of(MODEL) for value in _floating(model))
         if dtypes[torch.float16] or dtypes[torch.bfloat16]:
             low = "float16" if dtypes[torch.float16] else "bfloat16"
@@ -59,7 +59,7 @@ class Contents:
             return f"O3, or a model cast by hand: {low} weights without master weights"
         if self.of(AMP):
             scales = {state["loss_scale"] for _, amp in self.of(AMP) for state in amp.values()}
-            return "O0, O3, O4 or O5: the loss scale is 1" if scales == {1.0} else "O1 or O2, which save alike"
+            return "O0, O3, O4 or O5: the loss scale is 1" if scales == {1.0} else "O1 or O2, which save the same"
         return "none: float32 weights" if dtypes else "unknown: no model in the file"
 
     def lines(self):
@@ -73,7 +73,7 @@ class Contents:
 
 
 def kind_of(value):
-    """Return what a value of a checkpoint is."""
+    """Return the kind of a value in a checkpoint."""
     if isinstance(value, (list, tuple)) and value and all(isinstance(each, torch.Tensor) for each in value):
         return MASTER_PARAMS
     if not isinstance(value, Mapping) or not value:
@@ -93,7 +93,7 @@ def kind_of(value):
 
 
 def _parts(key, value):
-    """Return the parts of one entry; a list of optimizers or models is several."""
+    """Return the parts of one entry; a list of optimizers or models has several."""
     kinds = [kind_of(each) for each in value] if isinstance(value, (list, tuple)) else []
     if kinds and kind_of(value) == OTHER and set(kinds) & {MODEL, OPTIMIZER, FP16_OPTIMIZER, GRAD_SCALER}:
         return [((key, index), kind, each) for index, (kind, each) in enumerate(zip(kinds, value))]
@@ -105,7 +105,7 @@ def _floating(model):
 
 
 def _not_finite(tensor):
-    """Return how many numbers of a floating tensor are nan or inf; those of a sparse one are not counted."""
+    """Return how many values of a floating-point tensor are nan or inf; 0 for a sparse one."""
     return int((~torch.isfinite(tensor)).sum()) if tensor.layout is torch.strided else 0
 
 

@@ -1,7 +1,7 @@
 """Convert a checkpoint to the layout of ``amp.initialize`` or of ``torch.amp``.
 
 Both have float32 weights and the optimizer's own state dict; they differ in the loss scale. So O1, O2 and Apex read the
-same file: at O2 the masters start from the float32 weights. Keys of the file that are not converted stay as they are.
+same file: at O2, the masters start from the float32 weights. Keys of the file that are not converted are kept.
 """
 
 from collections import OrderedDict
@@ -13,24 +13,24 @@ from ...engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...errors import AmpError
 from . import contents as kinds
 
-#: What ``--to`` takes.
+#: The choices of ``--to``.
 LAYOUTS = ("O1", "O2", "apex", "torch")
 _LOW = (torch.float16, torch.bfloat16)
 
 
 def convert(content, layout):
-    """Return a checkpoint in another layout; ``content`` stays as it is.
+    """Return a checkpoint in another layout; ``content`` is not changed.
 
     Args:
-        content: what ``read`` returned.
+        content: the result of ``read``.
         layout: one of ``LAYOUTS``.
 
     Raises:
-        AmpError: the file holds nothing to convert, or masters that do not belong to its model.
+        AmpError: the file has nothing to convert, or masters that do not belong to its model.
     """
     found = kinds.Contents(content)
     if not found.of(kinds.MODEL, kinds.OPTIMIZER, kinds.FP16_OPTIMIZER):
-        raise AmpError("there is no state dict of a model or an optimizer in the file: nothing to convert.")
+        raise AmpError("the file has no state dict of a model or an optimizer: nothing to convert.")
     if found.parts[0][0] is None:
         return _part(found.parts[0][1], content)
     result = dict(content)
@@ -58,7 +58,7 @@ def _part(kind, value):
 
 
 def _widened(model):
-    """Return a model's state dict with float32 in place of half."""
+    """Return a model's state dict with half tensors cast to float32."""
     return OrderedDict((name, value.float() if value.dtype in _LOW else value) for name, value in model.items())
 
 
@@ -93,9 +93,9 @@ def _masters(found):
 
 
 def _with_masters(model, masters, models):
-    """Return a model's state dict with the values of its masters, which it has rounded to half.
+    """Return a model's state dict with the values of its masters in place of the half weights.
 
-    A master belongs to the first entry of its shape, in order, whose values it rounds to.
+    A master belongs to the first entry of its shape that has its values rounded to half.
     """
     result, waiting = _widened(model), list(masters)
     for name, value in model.items():
@@ -105,8 +105,8 @@ def _with_masters(model, masters, models):
                 result[name] = waiting.pop(index).clone()
     if waiting and models == 1:
         raise AmpError(
-            f"{len(waiting)} of {len(masters)} master weights do not round to any weight of the model, so they are not "
-            "its own. Convert a file in which both were saved at the same step."
+            f"{len(waiting)} of {len(masters)} master weights do not round to any weight of the model, so they do not "
+            "belong to it. Convert a file in which both were saved at the same step."
         )
     return result
 

@@ -19,17 +19,17 @@ _SCALERS = [
 
 
 class SavedObject:
-    """Stands in for an object of Apex in a file: it has the attributes and nothing else."""
+    """Replaces an object of Apex in a file: it has only the attributes."""
 
 
 def read(path):
     """Return the content of a checkpoint file, tensors on the CPU.
 
     Raises:
-        AmpError: the file cannot be read, is damaged, or holds objects that ``weights_only=True`` does not allow.
+        AmpError: the file cannot be read, is damaged, or has objects that ``weights_only=True`` does not allow.
     """
     if "weights_only" not in inspect.signature(torch.load).parameters:
-        raise AmpError("this needs torch.load(weights_only=True), which came with torch 1.13; upgrade torch.")
+        raise AmpError("this needs torch.load(weights_only=True), which was added in torch 1.13; upgrade torch.")
     try:
         file = open(path, "rb")
     except OSError as error:
@@ -37,12 +37,12 @@ def read(path):
     with file, _known_classes():
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load documents no exceptions: what it raises depends on where the file ends
+        except Exception as error:  # torch.load documents no exceptions: they depend on where the file ends
             raise AmpError(_why(path, error)) from None
 
 
 def write(content, path):
-    """Write a checkpoint file, in one step: an interrupted call leaves no half of a file.
+    """Write a checkpoint file atomically: an interrupted call leaves no partial file.
 
     Raises:
         AmpError: the file cannot be written.
@@ -58,10 +58,10 @@ def write(content, path):
 
 
 def _known_classes():
-    """Return a context in which Apex's scalers are allowed, where this torch can name a class for them."""
+    """Return a context in which Apex's scalers are allowed, if this torch supports replacement classes for them."""
     if not hasattr(torch.serialization, "safe_globals"):
         return contextlib.nullcontext()
-    # Classes of these names: torch 2.5 takes classes alone, without a name beside them.
+    # Classes with these names: torch 2.5 accepts only classes, without separate names.
     known = [type(name, (SavedObject,), {"__module__": module}) for module, name in _SCALERS]
     return torch.serialization.safe_globals(known)
 
@@ -72,7 +72,7 @@ def _why(path, error):
     found = found or re.search(r"Unsupported (?:class|global)[: ]+(?:GLOBAL )?([\w.]+)", str(error))
     if found:
         return (
-            f"{path} holds an object of {found.group(1)}, which torch.load(weights_only=True) does not read. Load it "
+            f"{path} has an object of {found.group(1)}, which torch.load(weights_only=True) does not read. Load it "
             "where that class is installed, and save its state_dict()."
         )
     first = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")

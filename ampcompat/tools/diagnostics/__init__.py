@@ -1,1 +1,1 @@
-"""Say why steps were skipped: tensor statistics, hooks on activations, a record of each overflow."""
+"""Explain why steps were skipped: tensor statistics, activation hooks, a record of each overflow."""

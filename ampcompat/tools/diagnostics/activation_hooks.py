@@ -1,4 +1,4 @@
-"""Hooks that measure module outputs, and the gradients at those outputs: by default the largest absolute value."""
+"""Hooks that measure module outputs and the gradients of those outputs, by default the largest absolute value."""
 
 import weakref
 from collections import deque
@@ -15,7 +15,7 @@ from ...support.uncopied_hook import ModuleHook
 from .largest_values import max_abs
 from .replay import ModelCalls, replay
 
-#: Entries that are kept: bounds the memory where forward passes are never followed by a backward pass.
+#: The number of entries that are kept: bounds the memory if no backward pass follows the forward passes.
 MAX_ENTRIES = 20000
 
 #: Prefix of the names of module inputs, which are recorded among the outputs.
@@ -23,7 +23,7 @@ INPUT = "the input of "
 
 
 class Entry(NamedTuple):
-    """One module's output, or the gradient at it."""
+    """One module's output, or its gradient."""
 
     name: str
     measured: torch.Tensor  # of shape () for ``max_abs``
@@ -34,10 +34,10 @@ class Entry(NamedTuple):
 class ActivationHooks:
     """Forward hooks on the modules of models, and tensor hooks on their outputs. Nothing is changed or read.
 
-    What a checkpoint recomputes in the backward pass is not a second forward pass: only its gradients are recorded.
+    Recomputation by a checkpoint in the backward pass is not a second forward pass: only its gradients are recorded.
 
     Args:
-        measure: a function: tensor -> what is recorded of it, a tensor on its device; None for nothing.
+        measure: a function: tensor -> the recorded tensor, on its device; None records nothing.
     """
 
     def __init__(self, measure=max_abs):
@@ -51,7 +51,7 @@ class ActivationHooks:
         self._is_removed = False
         self._is_stale = False
         self._is_training_forward = False  # inside the forward of a whole model with gradients enabled
-        self._last = (bool, None)  # the tensor that was recorded last, by weak reference, and its version
+        self._last = (bool, None)  # a weak reference to the last recorded tensor, and its version
         self._hooked = weakref.WeakSet()
         self._patches = PatchStack()
 
@@ -59,17 +59,17 @@ class ActivationHooks:
         """Register hooks on every module of ``model``.
 
         Args:
-            name_of: a function: a module's name in the model, "" for the model itself -> its name in the entries.
+            name_of: a function: a module's name in the model ("" for the model itself) -> its name in the entries.
         """
         self._models = [each for each in self._models if each[0]() is not None] + [(weakref.ref(model), name_of)]
         self._register(model, name_of)
 
     def pause(self, pauses):
-        """Remove the hooks of modules, so that forward passes cost what they cost without any; or register them again.
+        """Remove the hooks of modules, so that forward passes have no overhead; or register them again.
 
         Meanwhile ``calls`` keeps the calls of the models.
 
-        Traced hooks do nothing: torch.compile makes the same code once with hooks and once without.
+        Traced hooks do nothing: torch.compile generates the same code with hooks and without.
         """
         if pauses == self._is_paused:
             return
@@ -130,7 +130,7 @@ class ActivationHooks:
             return
         self._clear_if_stale()
         for tensor in floating_tensors(args, []):
-            if not self._is_last(tensor):  # the last module's output is recorded already, results of functions are not
+            if not self._is_last(tensor):  # the last module's output has been recorded, results of functions have not
                 self._append(self.outputs, name, tensor)
                 self._last = weakref.ref(tensor), version_of(tensor)
 

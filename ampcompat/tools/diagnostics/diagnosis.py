@@ -1,4 +1,4 @@
-"""Explain skipped steps: where inf or nan came first, how large the values were before, and what to try.
+"""Explain skipped steps: where inf or nan first occurred, how large the values were before, and what to try.
 
 ``OverflowDiagnosis`` is the observer of ``diagnose=True``, ``run --diagnose`` and ``ab``.
 """
@@ -20,31 +20,31 @@ from .recent_maxima import WINDOW, RecentMaxima
 from .repeated_messages import Findings
 from .skip_facts import NOT_RECORDED
 
-#: Every n-th pass is counted in the histogram, with about so many values of each gradient.
+#: Every n-th pass is counted in the histogram, with about this number of values of each gradient.
 COUNT_EVERY, SAMPLE = 10, 1 << 16
 
-#: Passes at a scale that never skips are read together: one wait for the device in so many passes.
+#: Passes at a scale that never skips are read together: one wait for the device in this number of passes.
 READ_EVERY = 50
 
 
 class OverflowDiagnosis(Observer):
-    """Explains skipped steps, and warns once before the first if a value grows towards the end of its dtype's range.
+    """Explains skipped steps, and warns once before the first one if a value grows towards the limit of its dtype.
 
-    It changes no value. Whether a pass overflowed may be known many passes later (fused optimizers), when its gradients
-    are gone, so each pass leaves a record on the device. For the warning they are copied to the host after every fourth
-    pass, and the host does not wait for a GPU. The cost is two small operations per module output, gradient at an
-    output, and param gradient: about 0.1 ms per module on one CPU core, half of a step's time for 8 layers of width
-    256, and nothing measurable at width 1024.
+    It does not change any values. Whether a pass overflowed may be known many passes later (fused optimizers), when its
+    gradients have been freed, so each pass leaves a record on the device. For the warning, records are copied to the
+    host after every fourth pass, and the host does not wait for a GPU. The overhead is two small operations per module
+    output, gradient of an output, and param gradient: about 0.1 ms per module on one CPU core, half of a step's time
+    for 8 layers of width 256, and nothing measurable at width 1024.
 
     Args:
         prints: whether to print; otherwise see ``findings``.
         prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
 
     Attributes:
-        is_paused: whether passes are neither recorded nor timed differently from those without a diagnosis. The forward
-            pass of a step that is skipped meanwhile is repeated, since the weights are as they were; where it cannot
-            be, only the loss and the gradients are known.
-        findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0, for
+        is_paused: whether passes are not recorded and take as long as without a diagnosis. The forward pass of a step
+            that is skipped meanwhile is repeated, since the weights have not changed; if that is not possible, only the
+            loss and the gradients are known.
+        findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0 for
             each optimizer.
         warnings: (step, text) of the warning, if there was one.
     """
@@ -58,13 +58,13 @@ class OverflowDiagnosis(Observer):
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to records, calls) of a pass while paused
         self._prints = prints
         self._prints_summary = prints_summary
-        self._verbosity = 0 if prints_summary else 1  # the verbosity from which on it prints
+        self._verbosity = 0 if prints_summary else 1  # the least verbosity at which it prints
         self._counter = GradientCounter(SAMPLE)
         self._passes = 0
         self._never_skipped = []  # records of passes at a static scale, to be read together
-        self._has_nonfinite_weights = False  # after such a pass: later ones show nothing new
+        self._has_nonfinite_weights = False  # after such a pass, later ones show nothing new
         self._is_first_rank = True
-        self._pass = _none  # a weak reference to the pass that is going on
+        self._pass = _none  # a weak reference to the pass in progress
         self._hooks = None
         self._names = ModelNames()
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
@@ -113,7 +113,7 @@ class OverflowDiagnosis(Observer):
             known = backward.loss.detach(), backward.scale, records, self._hooks.calls.take()
             self._unrecorded[backward.loss_id] = known
             return
-        if self._pass is not _none:  # the pass before ended with an error
+        if self._pass is not _none:  # the previous pass ended with an error
             self._losses.pop(backward.loss_id, None)
         self._pass = weakref.ref(backward)
         self._losses.setdefault(backward.loss_id, []).extend(named_maxima([("loss", backward.loss)]))
@@ -185,7 +185,7 @@ class OverflowDiagnosis(Observer):
         return self._findings.last_facts(loss_id)
 
     def facts_without_record(self, session, loss_id, scaler, loss, scale, records):
-        """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and its gradients."""
+        """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and gradients."""
         self.initialized(session, session.models, ())  # for the names of params
         return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, records), session)
 
@@ -251,7 +251,7 @@ class OverflowDiagnosis(Observer):
             self._findings.add_unrecorded(record, self._without_outputs(record, session))
 
     def _explain(self, session, record, skipped):
-        # A step that was not skipped has made the weights inf or nan by now; that is a consequence, not the cause.
+        # A step that was not skipped has already made the weights inf or nan; that is a consequence, not the cause.
         models = self._names.models() if skipped else []
         facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
         if facts.bad_weights:
@@ -260,7 +260,7 @@ class OverflowDiagnosis(Observer):
         growths = self._recent.growths(record.loss_id, record.step, WINDOW)
         facts = facts._replace(led_up=led_up(growths, facts))
         lines = self._findings.add(record, facts)
-        verb = "was skipped" if skipped else "went through with inf or nan: a static loss scale skips nothing"
+        verb = "was skipped" if skipped else "was not skipped despite inf or nan: a static loss scale skips no steps"
         if self._prints:
             head = f"ampcompat: step {record.step} (loss scaler {record.loss_id}) {verb}. "
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
@@ -312,7 +312,7 @@ def find_diagnosis(session):
 
 
 def add_diagnosis(session, prints_summary=False):
-    """Add an ``OverflowDiagnosis`` to a session that has none, with hooks on the models that it has already."""
+    """Add an ``OverflowDiagnosis`` to a session that has none, with hooks on its existing models."""
     if find_diagnosis(session) is None:
         diagnosis = OverflowDiagnosis(prints_summary=prints_summary)
         session.observers.insert(0, diagnosis)  # before the SkipLimit, which reads its facts

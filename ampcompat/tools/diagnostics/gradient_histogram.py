@@ -1,6 +1,6 @@
-"""How gradients are distributed over the powers of two, and which of them plain float16 could not represent.
+"""The distribution of gradients over powers of two, and which of them plain float16 cannot represent.
 
-float16 represents absolute values from 2**-24 (subnormal; with all its bits from 2**-14) to 65504. Loss scaling shifts
+float16 represents absolute values from 2**-24 (subnormal; at full precision from 2**-14) to 65504. Loss scaling shifts
 gradients to the right in this histogram (Micikevicius et al. 2018, section 3.2, shows one).
 """
 
@@ -13,20 +13,20 @@ import torch
 
 from .largest_values import dense_values
 
-#: The range of exponents that are counted one by one: all of float32's, and one more at either end for float64.
+#: The range of exponents that are counted: all of float32's, and one more at either end for float64.
 LOWEST, HIGHEST = -150, 128
 
 #: float16: the exponents of its smallest subnormal and smallest normal number, the first one that is too large, its
 #: largest number.
 SUBNORMAL, NORMAL, TOO_LARGE, FLOAT16_MAX = -24, -14, 16, 65504.0
 
-#: Elements that are counted at a time: bounds the memory.
+#: The number of elements that are counted at a time: bounds the memory.
 CHUNK = 1 << 20
 
-#: Rows of a table, at most; the characters of its longest bar; the share of the values that gets no rows of its own.
+#: The most rows of a table; the characters of its longest bar; the share of values that gets no separate rows.
 MAX_ROWS, BAR_LENGTH, TAIL = 30, 40, 0.001
 
-#: The share of subnormal values from which the summary mentions them.
+#: The share of subnormal values above which the summary mentions them.
 MANY = 0.1
 
 _ZEROS, _NONFINITE, _OVERFLOWS, _FIRST = 0, 1, 2, 3  # positions in a vector of counts
@@ -36,7 +36,7 @@ class Histogram(NamedTuple):
     """Counts of values by their exponents.
 
     ``counts`` maps an exponent ``e`` to the number of values in ``2**e <= |x| < 2**(e + 1)``; ``overflows`` is the
-    number of finite values over 65504.
+    number of finite values above 65504.
     """
 
     counts: Dict[int, int]
@@ -50,7 +50,7 @@ class Histogram(NamedTuple):
         return sum(self.counts.values())
 
     def underflow_fraction(self, scale: float = 1.0) -> float:
-        """Return the fraction of nonzero values under 2**-24, which float16 flushes to 0, after scaling by 2**n."""
+        """Return the fraction of nonzero values below 2**-24, which float16 rounds to 0, after scaling by 2**n."""
         return self._fraction(-math.inf, SUBNORMAL - math.floor(math.log2(scale)))
 
     def subnormal_fraction(self) -> float:
@@ -58,7 +58,7 @@ class Histogram(NamedTuple):
         return self._fraction(SUBNORMAL, NORMAL)
 
     def overflow_fraction(self) -> float:
-        """Return the fraction of nonzero values over 65504, without scaling."""
+        """Return the fraction of nonzero values above 65504, without scaling."""
         return self.overflows / self.nonzero if self.nonzero else 0.0
 
     def _fraction(self, start, end):
@@ -70,7 +70,7 @@ class Histogram(NamedTuple):
         return 2.0 ** max(SUBNORMAL - min(self.counts), 0) if self.counts else None
 
     def max_safe_scale(self) -> Optional[float]:
-        """Return the largest power of two that scales no value over 65504; None without values."""
+        """Return the largest power of two that scales no value above 65504; None without values."""
         return 2.0 ** (TOO_LARGE - 2 - max(self.counts)) if self.counts else None
 
     def summary(self) -> str:
@@ -133,7 +133,7 @@ class Histogram(NamedTuple):
         return rows
 
     def _first_exponent(self):
-        """Return the smallest exponent, without a tail of very few values that underflow."""
+        """Return the smallest exponent, ignoring a tail of very few values that underflow."""
         below = 0
         for exponent in sorted(self.counts):
             below += self.counts[exponent]
@@ -158,8 +158,8 @@ class GradientCounter:
     """Counts values by their exponents; the counts stay on their devices until ``read``.
 
     Args:
-        sample: about how many values of a tensor to count, evenly spaced, each with the weight of those that are left
-            out; None for all.
+        sample: about how many evenly spaced values of a tensor to count, weighted for those that are left out; None for
+            all.
     """
 
     def __init__(self, sample=None):
@@ -167,7 +167,7 @@ class GradientCounter:
         self._vectors = {}  # device -> int64 counts
 
     def update(self, tensors):
-        """Count the values of floating tensors."""
+        """Count the values of floating-point tensors."""
         with torch.no_grad():
             for values in map(dense_values, tensors):
                 if values is not None:
@@ -196,12 +196,12 @@ class GradientCounter:
 
 
 def _bins(values):
-    """Return the positions of absolute values (float64) in a vector of counts, and how many are over 65504."""
+    """Return the positions of absolute values (float64) in a vector of counts, and how many are above 65504."""
     finite = values - values == 0
     counted = finite & (values > 0)
     ones = torch.ones_like(values)
     known = torch.where(counted, values, ones)
-    # A rounded logarithm is off by one next to powers of two, so it is corrected by exact comparisons.
+    # A rounded logarithm may be off by one near powers of two, so it is corrected by exact comparisons.
     exponents = torch.log2(known).floor()
     exponents = exponents - (torch.pow(2.0, exponents) > known).to(values.dtype)
     exponents = exponents + (torch.pow(2.0, exponents + 1) <= known).to(values.dtype)

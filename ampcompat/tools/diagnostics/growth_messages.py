@@ -1,4 +1,4 @@
-"""Sentences on values that grow: what led up to a skipped step, and a warning before one."""
+"""Messages about values that grow: what led up to a skipped step, and a warning before one."""
 
 import math
 
@@ -6,10 +6,10 @@ from .activation_hooks import INPUT
 from .skip_facts import WHOLE
 from .skip_messages import keep_fp32, number
 
-#: From which growth on a value is told among what led up to a skipped step.
+#: The growth from which on a value is reported as leading up to a skipped step.
 GROWN = 2.0
 
-#: How many values are told, and how many of their passes.
+#: How many values are reported, and how many of their passes.
 MOST, PASSES = 3, 6
 
 _WHAT = {
@@ -20,20 +20,20 @@ _WHAT = {
 
 
 def what(growth):
-    """Return in words what grows: a module's output or input, or a gradient."""
+    """Return a description of what grows: a module's output or input, or a gradient."""
     if growth.name.startswith(INPUT):
         return growth.name[len("the ") :]
     return _WHAT[growth.kind].format(growth.name)
 
 
 def led_up(growths, facts):
-    """Return the ``Growth`` objects to tell of a skipped step: that of its cause, then those that grew the most.
+    """Return the ``Growth`` objects to report for a skipped step: that of its cause, then those that grew the most.
 
     Args:
-        growths: those of the passes before.
+        growths: those of the preceding passes.
         facts: the ``OverflowFacts`` of the step.
     """
-    if facts.input and WHOLE in facts.input.name:  # it was in the data: nothing in the model has led up to it
+    if facts.input and WHOLE in facts.input.name:  # it was in the data: nothing in the model led up to it
         return ()
     cause = _cause(facts)
     causes = {cause} | ({("outputs", facts.output.name)} if facts.output else set())
@@ -49,7 +49,7 @@ def led_up(growths, facts):
 
 
 def _cause(facts):
-    """Return (kind, name) of what was not finite first, as ``skip_messages.explain`` tells it; None for the loss."""
+    """Return (kind, name) of the first non-finite value, as in ``skip_messages.explain``; None for the loss."""
     forward = facts.cast or facts.input or facts.output
     if forward and (facts.loss or not (facts.param_gradient or facts.output_gradient)):
         return "outputs", forward.name
@@ -61,7 +61,7 @@ def _cause(facts):
 
 
 def history(facts):
-    """Return the line, as a list, that shows how the largest values have changed before a skipped step; [] for none."""
+    """Return a list with the line on how the largest values changed before a skipped step, or an empty list."""
     told = [f"{what(each)} {_values(each)}" for each in facts.led_up]
     if not told:
         return []
@@ -85,7 +85,7 @@ def _times(growth):
 
 
 def _short(value):
-    """Return a number with three digits, without an exponent where it is not needed."""
+    """Return a number with three digits, without an exponent unless needed."""
     return f"{float(f'{value:.3g}'):.10g}" if 1e-3 <= value < 1e7 or not value else f"{value:.3g}"
 
 
@@ -95,7 +95,7 @@ def warning(foreseen):
     scaled = "" if foreseen.scale == 1.0 else " at the loss scale"
     text = (
         f"the largest absolute value of the {what(growth)} has grown {_times(growth)} in {len(growth.values)} passes, "
-        f"to {_short(growth.values[-1] * foreseen.scale)}{scaled}. If it goes on like this, it exceeds the largest "
+        f"to {_short(growth.values[-1] * foreseen.scale)}{scaled}. If this continues, it exceeds the largest "
         f"{foreseen.dtype} ({number(foreseen.limit * foreseen.scale)}) in about {passes} "
         f"pass{'' if passes == 1 else 'es'}."
     )
@@ -106,9 +106,7 @@ def _advice(foreseen):
     growth = foreseen.growth
     if growth.kind != "outputs":
         return 'loss_scale="dynamic", a lower learning rate, or clip gradients.'
-    cause = (
-        "find what makes it grow: a learning rate that is too high, a state that is never reset, data without a norm"
-    )
+    cause = "find what makes it grow: a learning rate that is too high, a state that is never reset, unnormalized data"
     if foreseen.dtype != "float16":
         return f"{cause}. No opt level and no loss scale helps."
     keep = "" if growth.name.startswith(INPUT) else keep_fp32(foreseen, growth.name)

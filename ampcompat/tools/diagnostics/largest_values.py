@@ -1,6 +1,6 @@
-"""The largest absolute values of tensors, kept on their devices until they are read.
+"""The largest absolute values of tensors, which stay on their devices until they are read.
 
-One number per tensor is enough: in ``abs().max()`` nan wins over inf, and inf over every finite value.
+One number per tensor is enough: in ``abs().max()``, nan takes precedence over inf, and inf over finite values.
 """
 
 import math
@@ -9,20 +9,20 @@ import torch
 
 from ...support.tensor_lists import as_real
 
-#: Sequences of names whose positions in a vector are cached; a model whose graph changes has more than one.
+#: The number of name sequences with cached positions in a vector; a model with a changing graph has several.
 SEQUENCES = 64
 
 
 def low_dtype(policy):
-    """Return the dtype that a level computes in where it can: the half one, or the high one where it casts nothing."""
+    """Return the dtype that a level computes in where possible: the half one, or the high one if it casts nothing."""
     return policy.dtypes.low if policy.patch_torch_functions or policy.casts_model else policy.dtypes.high
 
 
 def dense_values(tensor):
-    """Return the floating values of a tensor, detached: of a DTensor the local shard, of a sparse tensor its values.
+    """Return a tensor's floating-point values, detached: a DTensor's local shard, a sparse tensor's values.
 
     Returns:
-        None where there are no values: for other dtypes and layouts, empty and nested tensors, and the meta device.
+        None if there are no values: for other dtypes and layouts, empty and nested tensors, and the meta device.
     """
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
@@ -37,29 +37,29 @@ def dense_values(tensor):
 
 
 def max_abs(tensor):
-    """Return the largest absolute value of a tensor, of shape (): nan if one is nan; None without floating values."""
+    """Return a tensor's largest absolute value, of shape (); nan if one is nan; None without floating-point values."""
     with torch.no_grad():
         values = dense_values(tensor)
         return None if values is None else values.abs().max()
 
 
-#: What ``summary`` computes, in its order.
+#: The statistics computed by ``summary``, in order.
 SUMMARY = ("max_abs", "mean_abs", "zeros", "subnormal", "nonfinite")
 
 
 def summary(tensor, dtype, scale=1.0):
-    """Return what a dtype holds of a tensor's values, of shape (5,) and float32 or float64, on its device.
+    """Return statistics of a tensor's values in a dtype, with shape (5,), in float32 or float64, on its device.
 
-    The largest and the mean absolute value of those that are finite; and of all values the shares that are 0, subnormal
-    and inf or nan once they are multiplied by ``scale`` and cast to ``dtype``.
+    The largest and the mean absolute value of the finite values; and the shares of all values that are 0, subnormal,
+    and inf or nan after they are multiplied by ``scale`` and cast to ``dtype``.
 
     Args:
         tensor: any tensor.
-        dtype: a floating dtype.
+        dtype: a floating-point dtype.
         scale: a float, or a tensor of shape ().
 
     Returns:
-        None where there are no floating values.
+        None if there are no floating-point values.
     """
     with torch.no_grad():
         values = dense_values(tensor)
@@ -82,7 +82,7 @@ def summary(tensor, dtype, scale=1.0):
 
 
 def named_maxima(named):
-    """Return (name, ``max_abs``) of (name, tensor) pairs, without tensors that have no floating values."""
+    """Return (name, ``max_abs``) for (name, tensor) pairs, without tensors that have no floating-point values."""
     maxima = [(name, max_abs(tensor)) for name, tensor in named]
     return [(name, value) for name, value in maxima if value is not None]
 
@@ -93,7 +93,7 @@ def nonfinite_kind(value):
 
 
 class NamedScalars:
-    """Scalars with names, in their order, on their devices until ``read``.
+    """Named scalars, in order, which stay on their devices until ``read``.
 
     Args:
         named: (name, tensor of shape ()) pairs.
@@ -116,7 +116,7 @@ class NamedScalars:
             self.vectors.append((positions, vector / by))
 
     def read(self):
-        """Return (name, float) pairs in their order; waits for the devices."""
+        """Return (name, float) pairs in order; waits for the devices."""
         values = [0.0] * len(self.names)
         for positions, vector in self.vectors:
             for position, value in zip(positions, vector.tolist()):
@@ -124,7 +124,7 @@ class NamedScalars:
         return list(zip(self.names, values))
 
     def nonfinite_counts(self):
-        """Return a list of tensors of shape (), one per device: how many values are inf or nan there."""
+        """Return a list of tensors of shape (), one per device, with the number of values that are inf or nan."""
         return [(vector - vector != 0).to(torch.float32).sum() for _, vector in self.vectors]
 
 
@@ -150,7 +150,7 @@ class RunningMax:
             self._vectors[vector.device] = maxima
 
     def snapshot(self):
-        """Return a function: name -> the maximum up to now as a float, or None; it waits for the devices."""
+        """Return a function: name -> the current maximum as a float, or None; it waits for the devices."""
         vectors = dict(self._vectors)
 
         def maximum(name):
@@ -164,7 +164,7 @@ class RunningMax:
         return maximum
 
     def _rounds(self, names, device):
-        """Return the slots of names, in rounds in which no name occurs twice, since indexed writes must be unique."""
+        """Return the slots of names, in rounds without duplicates, since indexed writes must be unique."""
         key = (device, names)
         if key not in self._positions:
             if len(self._positions) >= SEQUENCES:
@@ -183,7 +183,7 @@ class RunningMax:
         return self._positions[key]
 
     def _enlarged(self, like):
-        """Return the vector of a device, enlarged for the names that were added."""
+        """Return the vector of a device, enlarged for new names."""
         vector = self._vectors.get(like.device)
         missing = len(self._slots[like.device]) - (0 if vector is None else len(vector))
         if missing:

@@ -1,4 +1,4 @@
-"""``ModelNames``: the names of the modules and params of the diagnosed models, as messages give them."""
+"""``ModelNames``: the names of modules and params of the diagnosed models in messages."""
 
 import functools
 import weakref
@@ -7,14 +7,14 @@ from .skip_facts import WHOLE
 
 
 class ModelNames:
-    """The diagnosed models, and names in them. Where there are several models, the names in each have a suffix."""
+    """The diagnosed models and their names. If there are several models, the names in each have a suffix."""
 
     def __init__(self):
         self._suffixes = weakref.WeakKeyDictionary()  # model -> suffix of the names in it
         self._params = {}  # id(param) -> (weak reference to it, name)
 
     def add(self, models):
-        """Add models; return (model, function: name of a module in it -> its name in messages) of the new ones."""
+        """Add models; return (model, function: name of a module -> its name in messages) for the new ones."""
         new = [model for model in models if model not in self._suffixes]
         has_several = len(self._suffixes) + len(new) > 1
         added = []
@@ -27,7 +27,7 @@ class ModelNames:
         return added
 
     def models(self):
-        """Return (model, suffix of the names in it) of all models that are still alive."""
+        """Return (model, suffix of the names in it) of all models that still exist."""
         return list(self._suffixes.items())
 
     def gradients(self, records):
@@ -42,7 +42,7 @@ class ModelNames:
                     yield name, master.grad
 
     def clear(self):
-        """Forget the models; names of params stay."""
+        """Forget the models; names of params are kept."""
         self._suffixes.clear()
 
     def _suffix(self, model):

@@ -1,4 +1,4 @@
-"""The numbers that are recorded in one backward pass, and the facts that follow from them when they are read."""
+"""The numbers that are recorded in one backward pass, and the facts derived from them when they are read."""
 
 import sys
 from typing import Any, NamedTuple, Sequence
@@ -12,7 +12,7 @@ from .skip_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts, m
 
 
 class PassRecord(NamedTuple):
-    """One backward pass whose gradients were checked for an overflow; the numbers stay on the device."""
+    """One backward pass with an overflow check; the numbers stay on the device."""
 
     step: int
     loss_id: int
@@ -24,16 +24,16 @@ class PassRecord(NamedTuple):
     outputs: NamedScalars = NamedScalars(())  # of modules, and inputs that functions made, in the order of the forward
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
-    weights: NamedScalars = NamedScalars(())  # of the forward pass, where the step is not skipped whatever they are
+    weights: NamedScalars = NamedScalars(())  # of the forward pass, if the step is not skipped in any case
 
 
 def read_record(record, policy, models, good_passes, skipped):
-    """Return the ``OverflowFacts`` of a ``PassRecord``; waits for the device.
+    """Return the ``OverflowFacts`` of a ``PassRecord``; this waits for the device.
 
     Args:
         policy: the session's.
         models: (model, suffix of the names in it) of the models with hooks.
-        good_passes: how many passes of this loss did not overflow before.
+        good_passes: how many earlier passes of this loss did not overflow.
         skipped: whether the step was skipped.
     """
     computes_in_half = bool(policy.patch_torch_functions) or policy.casts_model
@@ -46,7 +46,7 @@ def read_record(record, policy, models, good_passes, skipped):
     gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
     param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
     if output_gradient is not None and param_gradient is not None and _is_finite_at(record, param_gradient.name):
-        output_gradient = None  # the param's gradient overflowed, though that at its module's output was finite
+        output_gradient = None  # the param's gradient overflowed although that of its module's output was finite
     missing_outputs = ""
     if all(name.startswith(INPUT) for name, _ in outputs):
         missing_outputs = COMPILED if "torch._dynamo" in sys.modules else NOT_CALLED  # torch.compile loads this module
@@ -85,7 +85,7 @@ def _first_nonfinite(values, max_before, dtypes):
 
 
 def _overflowing_cast(outputs, dtypes, low):
-    """Return the finite value just before the first that is not, if the cast to ``low`` makes it inf; or None."""
+    """Return the finite value just before the first non-finite one, if the cast to ``low`` makes it inf; or None."""
     before = None
     for (name, value), dtype in zip(outputs, dtypes):
         if nonfinite_kind(value):
@@ -96,7 +96,7 @@ def _overflowing_cast(outputs, dtypes, low):
 
 
 def _first_output_gradient(record, low):
-    """Return the first ``NonFinite`` gradient at an output, and the module where it was finite just before."""
+    """Return the first ``NonFinite`` gradient of an output, and the module at which it was last finite."""
     values = record.output_gradients.read()
     found = _first_nonfinite(values, record.max_before["output_gradients"], [low] * len(values))
     last_finite = None
@@ -108,16 +108,16 @@ def _first_output_gradient(record, low):
 
 
 def _is_finite_at(record, param):
-    """Return whether gradients were recorded at the output of a param's module, all of them finite."""
+    """Return whether gradients of the output of a param's module were recorded and are all finite."""
     module = module_of(param)
     values = [value for name, value in record.output_gradients.read() if name == module]
     return bool(values) and not any(map(nonfinite_kind, values))
 
 
 def _in_backward_order(values, calls):
-    """Sort the values of params: those of the module that was called last come first.
+    """Sort the values of params so that those of the last called module come first.
 
-    Modules may be defined in another order than they run in, so the order is that of the recorded forward pass.
+    Modules may be defined in a different order than they run in, so the order is that of the recorded forward pass.
 
     Args:
         values: (name, value) in the order of definition.
@@ -138,7 +138,7 @@ def _worst(scalars):
 
 
 def _weights_of_module(models, output):
-    """Return (name, maximum) of the weights, as they are now, of the module of a ``NonFinite`` output."""
+    """Return (name, maximum) of the current weights of the module of a ``NonFinite`` output."""
     found = []
     for model, suffix in models if output is not None else ():
         for name, module in model.named_modules():
@@ -167,7 +167,7 @@ def weight_maxima(models):
 
 
 def zero_eps(optimizers, low):
-    """Return the eps of an optimizer that is 0 in its params of dtype ``low``, in words; "" where there is none."""
+    """Return the eps of an optimizer that is 0 for its params of dtype ``low``, in words; "" if there is none."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             eps, is_low = group.get("eps"), any(param.dtype is low for param in group["params"])

@@ -1,6 +1,6 @@
-"""The largest absolute values of the last passes, by name, and which of them grow.
+"""The largest absolute values of recent passes, by name, and which of them grow.
 
-``PassRecord`` objects keep their numbers on the device; those of a few passes are read together.
+``PassRecord`` objects keep their numbers on the device; the numbers of a few passes are read together.
 """
 
 import math
@@ -13,24 +13,25 @@ from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
 from .largest_values import low_dtype
 
-#: Passes whose maxima are read together: one copy to the host in so many passes.
+#: The number of passes whose maxima are read together, in one copy to the host.
 READ_EVERY = 4
 
-#: Passes that are kept for each loss.
+#: The number of passes that are kept for each loss.
 KEPT = 16
 
-#: What is recorded: of ``PassRecord``.
+#: The recorded kinds of ``PassRecord``.
 KINDS = ("outputs", "output_gradients", "param_gradients")
 
-#: The passes over which growth is judged, the passes ahead for which it is foreseen, and how near to the largest
-#: number of the dtype, in powers of two, a value has to be.
+#: The number of passes over which growth is judged, the number of passes ahead for which an overflow is predicted, and
+#: how near a value must be to the largest number of the dtype, in powers of two.
 WINDOW, AHEAD, NEAR = 8, 16, 6.0
 
 
 class Maxima(NamedTuple):
     """The maxima of one pass: ``values`` and ``dtypes`` map (kind, name) to the largest value and to its dtype.
 
-    Where a name occurs more than once in a pass, the largest counts; inf and nan are left out. Gradients are unscaled.
+    If a name occurs more than once in a pass, the largest value counts; inf and nan are left out. Gradients are
+    unscaled.
     """
 
     step: int
@@ -40,7 +41,7 @@ class Maxima(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How the largest absolute value of one name has changed.
+    """How the largest absolute value of one name changed.
 
     ``name``: of a module or param; ``values``: of the last passes, oldest first.
     """
@@ -51,16 +52,16 @@ class Growth(NamedTuple):
 
     @property
     def factor(self):
-        """How many times the first value the last one is; inf if the first is 0."""
+        """The last value divided by the first; inf if the first is 0."""
         first, last = self.values[0], self.values[-1]
         return last / first if first else (math.inf if last else 1.0)
 
 
 class Foreseen(NamedTuple):
-    """An overflow that is foreseen.
+    """A predicted overflow.
 
-    ``passes``: until then, if it goes on like this; ``limit``: the largest value that fits ``dtype``, at the loss scale
-    ``scale``; ``computes_in_half``: whether the level computes anything in half.
+    ``passes``: the number of passes until then, if the growth continues; ``limit``: the largest value that fits
+    ``dtype``, at the loss scale ``scale``; ``computes_in_half``: whether the level computes anything in half.
     """
 
     growth: Growth
@@ -72,7 +73,7 @@ class Foreseen(NamedTuple):
 
 
 class RecentMaxima:
-    """Keeps the ``Maxima`` of the last passes of each loss."""
+    """Keeps the ``Maxima`` of recent passes of each loss."""
 
     def __init__(self):
         self._unread = {}  # loss_id -> [PassRecord, …]
@@ -82,7 +83,7 @@ class RecentMaxima:
         self._new = {}  # loss_id -> how many maxima have arrived since ``add`` returned True
 
     def add(self, record):
-        """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived; does not wait for a GPU."""
+        """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived, without waiting for a GPU."""
         loss_id = record.loss_id
         unread = self._unread.setdefault(loss_id, [])
         unread.append(record)
@@ -100,7 +101,7 @@ class RecentMaxima:
         return is_enough
 
     def of_loss(self, loss_id):
-        """Return the ``Maxima`` of the last passes of a loss, oldest first; waits for the device."""
+        """Return the ``Maxima`` of recent passes of a loss, oldest first; waits for the device."""
         for arriving in self._arriving.pop(loss_id, []) + [_Arriving(self._unread.pop(loss_id, []))]:
             self._take(loss_id, arriving)
         return list(self._read[loss_id])
@@ -119,13 +120,13 @@ class RecentMaxima:
         return _growths([each for each in self.of_loss(loss_id) if each.step < before][-count:])
 
     def foreseen(self, record, policy):
-        """Return the ``Foreseen`` overflow that comes first if all goes on as in the maxima that have arrived, or None.
+        """Return the first ``Foreseen`` overflow if values continue to grow as in the maxima so far, or None.
 
-        Only a value that is the largest of all passes counts; of gradients only with a static loss scale, since a
-        dynamic one follows them.
+        Only a value that is the largest of all passes counts; gradients count only with a static loss scale, since a
+        dynamic one adapts to them.
 
         Args:
-            record: the ``PassRecord`` that was added last.
+            record: the last added ``PassRecord``.
             policy: the session's.
         """
         passes = list(self._read.get(record.loss_id, ()))
@@ -157,7 +158,7 @@ class RecentMaxima:
 
 
 def _can_be_read(record):
-    """Return whether the numbers of a record can be read now: they are not fake, and no CUDA graph is captured."""
+    """Return whether the numbers of a record can be read: they are not fake, and no CUDA graph is being captured."""
     vectors = [vector for _, _, vector in _vectors(record)]
     if any([fake_tensors.is_fake_type(type(vector)) for vector in vectors]):
         return False
@@ -174,9 +175,9 @@ def _growths(passes):
 
 
 class _Arriving:
-    """The numbers of some records on their way to the host: one copy per device and dtype.
+    """The numbers of some records that are being copied to the host: one copy per device and dtype.
 
-    From a GPU they are copied while the host goes on; ``maxima`` waits for what has not arrived.
+    Copies from a GPU are asynchronous; ``maxima`` waits for those that have not arrived.
     """
 
     def __init__(self, records):
@@ -243,12 +244,12 @@ def _vectors(record):
 
 
 def passes_to_overflow(values, limit):
-    """Return in how many passes a value that grows exceeds ``limit``, if it goes on so; None if that is not foreseen.
+    """Return in how many passes a growing value exceeds ``limit`` if it continues; None if that is not predicted.
 
-    Each of the second half of the values must be as large as each of the first, with at most one fall between
-    neighbours: of 8 numbers in random order 23 of 40320 do so. The rate is the smaller of those of the two halves, in
-    powers of two per pass, so that what levels off is not foreseen to overflow. The limit must be reached within
-    ``AHEAD`` passes, and be nearer than 2**``NEAR``.
+    Each of the second half of the values must be at least as large as each of the first half, with at most one decrease
+    between neighbors; of 8 numbers, this holds for 23 of 40320 orders. The rate is the smaller of the rates of the two
+    halves, in powers of two per pass, so that values that level off are not predicted to overflow. The limit must be
+    reached within ``AHEAD`` passes, and be within a factor of 2**``NEAR``.
 
     Args:
         values: the largest absolute values of the last ``WINDOW`` passes, oldest first.

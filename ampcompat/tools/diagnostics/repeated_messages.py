@@ -1,4 +1,4 @@
-"""``Findings``: what is said of each skipped step, in full the first time and as a reference after that."""
+"""``Findings``: the messages about skipped steps, in full the first time and as a reference after that."""
 
 from .growth_messages import history
 from .skip_facts import UNWATCHED
@@ -14,7 +14,7 @@ class Findings:
 
     def __init__(self):
         self.texts = []
-        self._last = {}  # loss_id -> of its last explanation (cause and advice, record, facts, first step with them)
+        self._last = {}  # loss_id -> its last explanation (cause and advice, record, facts, first step with them)
 
     def last_record(self, loss_id):
         """Return the ``PassRecord`` that was explained last for a loss, or None."""
@@ -37,7 +37,7 @@ class Findings:
         return lines
 
     def add_unrecorded(self, record, facts):
-        """Explain a pass of which only the loss and the gradients are known."""
+        """Explain a pass for which only the loss and the gradients are known."""
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
         told = f"{text} What to try: {advice}"
         earlier = self._last.get(record.loss_id)
@@ -46,7 +46,7 @@ class Findings:
         self.texts.append((record.step, told))
 
     def summary(self, passes):
-        """Return a sentence on a run of so many passes."""
+        """Return a sentence on a run with this number of passes."""
         count, overflows = len(self.texts), "none had inf or nan"
         if count:
             overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")

@@ -1,4 +1,4 @@
-"""Keeps how models were called, to repeat a forward pass whose step was skipped: the weights are as they were."""
+"""Keeps the calls of models, to repeat a forward pass whose step was skipped: the weights have not changed."""
 
 import contextlib
 import copy
@@ -10,15 +10,15 @@ from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import world_size
 from ...support.uncopied_hook import ModuleHook
 
-#: Calls of one pass that are kept: bounds the memory where forward passes are never followed by a backward pass.
+#: The number of calls of one pass that are kept: bounds the memory if no backward pass follows the forward passes.
 MAX_CALLS = 16
 
 
 class ModelCalls:
-    """The calls of models since the last backward pass: arguments, which are not copied, and random states.
+    """The calls of models since the last backward pass: arguments (not copied) and random states.
 
     Args:
-        is_traced: a function: whether a call is traced, by torch.compile for example; it is not kept.
+        is_traced: a function: whether a call is traced, for example by torch.compile; such calls are not kept.
     """
 
     def __init__(self, is_traced):
@@ -27,7 +27,7 @@ class ModelCalls:
         self._is_stale = False
 
     def register(self, model):
-        """Register a hook on a model, which keeps its calls; return the handle."""
+        """Register a hook on a model that keeps its calls; return the handle."""
         options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
         return model.register_forward_pre_hook(ModuleHook(self._called), **options)
 
@@ -50,7 +50,7 @@ class ModelCalls:
 
 
 def replay(calls):
-    """Repeat calls, for what hooks record of them, and restore what they change. Not where processes would wait."""
+    """Repeat calls so that hooks record them, and restore what they change. Not done if processes would wait."""
     if world_size() > 1:
         return
     for reference, args, kwargs, state in calls:
@@ -62,7 +62,7 @@ def replay(calls):
 
 @contextlib.contextmanager
 def _restored(model, state):
-    """A block with this random state, after which buffers, attributes of modules and the random state are restored."""
+    """A context with this random state that restores buffers, module attributes and the random state at its end."""
     attributes = [(module, dict(vars(module), _buffers=copy.copy(module._buffers))) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     before = _random_state()

@@ -1,4 +1,4 @@
-"""What is known of one skipped step."""
+"""The facts about one skipped step."""
 
 from typing import NamedTuple, Optional, Sequence
 
@@ -10,11 +10,11 @@ LOSS = "the loss function"
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
 NOT_CALLED = "none of the initialized modules was called in this step"
 NOT_RECORDED = "diagnose=True records them from the first step"
-UNWATCHED = "the time of this step was taken, so it was not watched"
+UNWATCHED = "this step was timed, so it had no hooks"
 
 
 class NonFinite(NamedTuple):
-    """A module's output, the gradient at it, or a param's gradient that was inf or nan."""
+    """A module's output, its gradient, or a param's gradient that was inf or nan."""
 
     name: str  # "layer3.weight"
     kind: str  # "inf" or "nan"
@@ -23,30 +23,30 @@ class NonFinite(NamedTuple):
 
 
 class OverflowFacts(NamedTuple):
-    """What was found in one skipped step: of everything the first in its order; None where there was nothing."""
+    """The findings for one skipped step: the first value of each kind; None if there was none."""
 
     step: int
     loss_id: int
     scale: float
     dynamic: bool = True
-    skipped: bool = True  # False where the scale is static and the step was taken
+    skipped: bool = True  # False if the scale is static and the step was taken
     skips_in_a_row: int = 1
-    is_persistent: bool = False  # so many skips that the scale is not the cause
+    is_persistent: bool = False  # number of skips after which the scale is not the cause
     is_min_scale: bool = False
     good_passes: int = 0  # backward passes of this loss without an overflow before it
     low_dtype: str = "float16"  # what the level computes in, and its largest number
     low_max: float = 65504.0
     computes_in_half: bool = True  # whether the level computes anything in half
     loss: Optional[str] = None  # "inf" or "nan"
-    input: Optional[NonFinite] = None  # of a module, if it was not finite before any output was
+    input: Optional[NonFinite] = None  # of a module, if it was not finite before any output
     output: Optional[NonFinite] = None
     bad_weights: Sequence[str] = ()  # of that module, "layer3.weight is nan"
-    cast: Optional[NonFinite] = None  # of a wider dtype, finite, just before that, too large for the low dtype
-    zero_eps: str = ""  # "Adam's eps of 1e-08", where params in the low dtype make it 0
+    cast: Optional[NonFinite] = None  # of a wider dtype, finite, just before it, too large for the low dtype
+    zero_eps: str = ""  # "Adam's eps of 1e-08", if it is 0 for params in the low dtype
     param_gradient: Optional[NonFinite] = None
     output_gradient: Optional[NonFinite] = None  # at a module's output
-    last_finite: Optional[str] = None  # the module at whose output the gradient was finite just before
-    led_up: Sequence = ()  # ``recent_maxima.Growth`` of what may have led up to it, that of the cause first
+    last_finite: Optional[str] = None  # the module at whose output the gradient was last finite
+    led_up: Sequence = ()  # ``recent_maxima.Growth`` of values that may have led up to it, that of the cause first
     missing_outputs: str = ""  # why no module's output was recorded
     world_size: int = 1
 

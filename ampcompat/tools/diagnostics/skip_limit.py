@@ -1,4 +1,4 @@
-"""Report that many steps in a row were skipped: lowering the loss scale does not help."""
+"""Report when many consecutive steps are skipped: lowering the loss scale does not help."""
 
 import weakref
 
@@ -9,14 +9,14 @@ from .skip_messages import explain
 
 
 class SkipLimit(Observer):
-    """Prints or raises once, with the cause, when a loss of one configuration has so many skipped steps in a row.
+    """Prints or raises once, with the cause, when a loss of one configuration has too many consecutive skipped steps.
 
     The cause comes from the session's ``OverflowDiagnosis``. Without one, hooks are registered only for the last step
     before the limit.
 
     Args:
-        configuration: the ``Configuration``, held weakly.
-        limit: the number of skipped steps in a row; a scale at its minimum counts as the limit.
+        configuration: the ``Configuration``, referenced weakly.
+        limit: the number of consecutive skipped steps; a scale at its minimum counts as the limit.
         raises: whether to raise ``GradientOverflowError`` instead of printing.
     """
 
@@ -34,7 +34,7 @@ class SkipLimit(Observer):
         self._stop()
 
     def before_backward(self, backward):
-        """Keep what is needed if the step of this pass reaches the limit."""
+        """Keep the data needed if the step of this pass reaches the limit."""
         if backward.configuration is not self.configuration():
             return
         records = list(map(weakref.ref, backward.records))
@@ -84,7 +84,7 @@ class SkipLimit(Observer):
 
     def _explanation(self, session, loss_id, scaler):
         facts = (find_diagnosis(session) or self._diagnosis).last_facts(loss_id)
-        if facts is None:  # the first skipped step is at the limit: its gradients are there, activations are not
+        if facts is None:  # the first skipped step is at the limit: its gradients are available, activations are not
             loss, scale, references = self._last_passes[loss_id]
             records = [reference() for reference in references if reference() is not None]
             facts = self._diagnosis.facts_without_record(session, loss_id, scaler, loss, scale, records)
@@ -97,7 +97,7 @@ class SkipLimit(Observer):
 
 
 def set_skip_limit(session, configuration, skip_limit):
-    """Give a session a ``SkipLimit`` for a configuration, or change the one that it has.
+    """Add a ``SkipLimit`` for a configuration to a session, or change the existing one.
 
     Args:
         skip_limit: (limit, raises), see there.

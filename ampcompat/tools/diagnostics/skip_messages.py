@@ -1,17 +1,17 @@
-"""Explain a skipped step in sentences: where inf or nan came first, how large the values were before, what to try."""
+"""Explain a skipped step: where inf or nan first occurred, how large the values were before, what to try."""
 
 import math
 
 from .skip_facts import LOSS, WHOLE, module_of
 
-#: A loss scale that cannot be the cause of an overflow any more, and as many skipped steps in a row.
+#: A loss scale, and a number of consecutive skipped steps, at which the scale can no longer be the cause.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
 
 
 def explain(facts):
-    """Return (cause, text, advice): a short name that is equal for equal causes, and sentences."""
+    """Return (cause, text, advice): a short name that is the same for equal causes, and sentences."""
     first = facts.input or facts.output
-    # A forward pass precedes its backward pass: what was not finite there made the gradients inf or nan.
+    # The forward pass comes first: non-finite values there made the gradients inf or nan.
     if first and (facts.loss or not (facts.param_gradient or facts.output_gradient)):
         cause, text, advice = _in_forward(facts)
     elif facts.loss:
@@ -128,7 +128,7 @@ def _in_backward(facts):
         f"{subject}{at_scale}{_previous_output(facts)}{_max_before(facts, value)}."
     )
     if facts.output:
-        text += f" The output of {facts.output.name} held {facts.output.kind}, which did not reach the loss."
+        text += f" The output of {facts.output.name} contained {facts.output.kind}, which did not reach the loss."
     if facts.world_size > 1 and facts.output_gradient is None:
         text += " It may come from another rank, through the all-reduce."
     return f"{value.kind} in the {subject}", text, _advice_on_gradient(facts, value)
@@ -186,7 +186,7 @@ def _advice_on_gradient(facts, value):
 
 
 def _why_not_the_scale(facts):
-    """Return why the loss scale is not the cause of an overflow, or None where it may be."""
+    """Return why the loss scale is not the cause of an overflow, or None if it may be."""
     if facts.scale <= LOW_SCALE:
         return "the scale is low already"
     if facts.is_persistent or facts.skips_in_a_row > MANY_SKIPS:
@@ -204,7 +204,7 @@ def _origin(facts, value):
 
 
 def _may_be_overflow(facts, value):
-    """Return whether a nan may be the result of an inf: the gradient was near the limit, and skips are few."""
+    """Return whether a nan may be the result of an inf: the gradient was near the limit, and there were few skips."""
     near = value.max_before is not None and value.max_before * facts.scale > facts.low_max
     return near and facts.skips_in_a_row <= 2
 
@@ -245,7 +245,7 @@ def _not_found(facts):
 
 
 def keep_fp32(facts, name):
-    """Return the argument that keeps a module in float32, or "" where none does."""
+    """Return the argument that keeps a module in float32, or "" if there is none."""
     module = name.partition(" of ")[0]
     if not facts.computes_in_half or module == LOSS:
         return ""
@@ -254,7 +254,7 @@ def keep_fp32(facts, name):
 
 
 def _wider_range(facts, name):
-    """Return the options with a wider range than float16, as the beginning of a list."""
+    """Return the options with a wider range than float16, as the start of a list."""
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
     keep = keep_fp32(facts, name)
@@ -266,5 +266,5 @@ def _if_known(value, text):
 
 
 def number(value):
-    """Format a number: integers in full up to a million, others with three digits."""
+    """Format a number: integers up to a million in full, others with three digits."""
     return f"{value:.0f}" if abs(value) < 1e6 and value == int(value) else f"{value:.3g}"

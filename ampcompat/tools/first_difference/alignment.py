@@ -1,4 +1,4 @@
-"""Pairs the operations of two recorded steps: by module, call of the module, direction and name, in their order."""
+"""Pairs the operations of two recorded steps by module, call of the module, direction and name, in order."""
 
 from difflib import SequenceMatcher
 
@@ -8,8 +8,8 @@ from .step_record import COPY
 def aligned(reference, compared):
     """Return ``{index of an operation of compared: index of that of reference}``.
 
-    Casts, copies and views are left out: they give the numbers of their input, and the two steps differ in them. Shapes
-    must be equal, unless they differ throughout, as those of another batch size do.
+    Conversions, copies and views are left out: they return the values of their input, and the two steps differ in them.
+        Shapes must be equal, unless they differ throughout, as with a different batch size.
 
     Args:
         reference, compared: two ``StepRecord``.
@@ -27,9 +27,9 @@ def aligned(reference, compared):
 
 
 def _consistent(reference, compared, pairs):
-    """Return the pairs whose inputs come from paired operations too, where those operations are paired.
+    """Return the pairs whose inputs also come from paired operations.
 
-    The autograd engine adds up gradients in the order in which they come, which casts change.
+    The autograd engine accumulates gradients in the order in which they arrive, which casts change.
     """
     kept, taken = {}, set()
     for index in sorted(pairs):
@@ -46,7 +46,7 @@ def _consistent(reference, compared, pairs):
 
 
 def _source(record, value):
-    """Return the index of the operation that computed a value, before casts, copies and views; None without one."""
+    """Return the index of the operation that computed a value, before conversions, copies and views, or None."""
     index = record.values[value].op
     while index is not None and record.ops[index].kind == COPY:
         inputs = record.ops[index].inputs
@@ -55,7 +55,7 @@ def _source(record, value):
 
 
 class _Key:
-    """What two operations have in common that are paired."""
+    """The key that two paired operations have in common."""
 
     def __init__(self, reference, compared, has_place=False, has_shapes=False):
         self._values = reference.values, compared.values
@@ -75,7 +75,7 @@ def _blocks(ours, others, key):
 
 
 def _between(ours, others, found, key):
-    """Return pairs of the operations that lie between those that are found already: modules may have other names."""
+    """Return pairs of operations between those that are already paired, since modules may have different names."""
     more, starts = [], (0, 0)
     ends = [{op.index: at for at, op in enumerate(ops)} for ops in (ours, others)]
     found = sorted(found, key=lambda pair: pair[1].index)
@@ -88,7 +88,7 @@ def _between(ours, others, found, key):
 
 
 def upstream(record, paired, value):
-    """Return the operations that compute a value from results of paired ones, none of which is paired, in their order.
+    """Return the unpaired operations that compute a value from results of paired ones, in order.
 
     Args:
         record: the ``StepRecord``.
@@ -108,7 +108,7 @@ def upstream(record, paired, value):
 
 
 def without_common(ours, others):
-    """Return two lists of operations without those that both have; as they are where both have all.
+    """Return two lists of operations without those that both have; unchanged if both have all.
 
     Args:
         ours, others: lists of ``StepOp``.

@@ -1,6 +1,6 @@
-"""Compares a step with the reference's, operation by operation: which error each introduces, and which it inherits.
+"""Compares a step with the reference's, operation by operation: the error that each introduces and inherits.
 
-See the package's docstring for what is computed.
+See the package's docstring for the formulas.
 """
 
 import math
@@ -17,24 +17,24 @@ from .rounding import in_units, is_finite, is_rounding_of
 from .shadows import Shadows, coarsest
 from .step_record import COMPUTE, COPY, END, OUTSIDE
 
-#: What rounding explains of operations that stand for another, in units of the dtype, beyond twice what the rounding of
-#: their inputs causes.
+#: The error that rounding explains if other operations replace an operation, in units of the dtype, in addition to
+#: twice the error caused by rounded inputs.
 CHAIN = 0.6
 
-#: Values from before the step that differ by more than this share are other data, not an older copy.
+#: Values from before the step that differ by more than this share are different data, not an older copy.
 LARGEST_DRIFT = 0.5
 
-#: How many operations the report lists.
+#: The number of operations in the report.
 LISTED = 10
 
 
 def compare(reference, reference_store, compared, store, rules, low=None):
-    """Return what is known of the difference of two steps, as JSON has it: see ``abtest.first_difference_data``.
+    """Return the differences of two steps for JSON; see ``abtest.first_difference_data``.
 
     Args:
         reference, compared: ``StepRecord``.
         reference_store, store: their ``TensorStore``.
-        rules: ``{function: rule}`` of the op table where it casts functions in the compared step.
+        rules: ``{function: rule}`` of the op table if functions cast in the compared step.
         low: the half dtype of its level, if it has one.
     """
     return _Comparison(reference, reference_store, compared, store, rules, low).result()
@@ -56,7 +56,7 @@ class _Comparison:
         self._checked = self._unchecked = 0
 
     def result(self):
-        """Go through the compared step, and return what was found."""
+        """Go through the compared step, and return the findings."""
         for op in self._compared.ops:
             partner = self._pairs.get(op.index)
             if partner is None:
@@ -114,7 +114,7 @@ class _Comparison:
     # -- what comes to an operation from others without a counterpart, and from before the step ------------------------
 
     def _checked_input(self, op, index, other, expected):
-        """Check an input, and return the reference's as the compared step has it, in its dtype."""
+        """Check an input, and return the reference's input in the dtype of the compared step."""
         value, shadow = self._compared.values[index], self._shadows.of(index)
         usual = expected.to(value.dtype)
         if shadow is None or not shadow.is_known or shadow.own.shape != expected.shape or self._is_state(index, other):
@@ -131,7 +131,7 @@ class _Comparison:
         return usual
 
     def _chains(self, index, other):
-        """Return the operations without a counterpart that compute an input, in the two steps."""
+        """Return the unpaired operations that compute an input, in the two steps."""
         ours = upstream(self._compared, self._pairs, index)
         others = upstream(self._reference, self._reference_paired, other)
         is_sum_of_gradients = any(each.direction == "backward" and each.base == "add" for each in ours + others)
@@ -145,7 +145,7 @@ class _Comparison:
         self._faults.append(_fault(op, known, distance, 0.0, told, dtype))
 
     def _is_explained(self, op, index, other, shadow, expected):
-        """Return whether an input differs from the reference's by rounding only; otherwise note why."""
+        """Return whether an input differs from the reference's only by rounding; otherwise note why."""
         dtype, ours, others = shadow.dtype, [], []
         drift = in_units(shadow.exact, expected, torch.float32, self._low)
         is_other_data = drift * torch.finfo(torch.float32).eps > LARGEST_DRIFT
@@ -173,12 +173,12 @@ class _Comparison:
         """Return the dtype that explains an input's error, and how many units of it.
 
         Args:
-            ours, others: the operations without a counterpart that compute it in the two steps.
+            ours, others: the unpaired operations that compute it in the two steps.
         """
         if torch.finfo(shadow.dtype).eps > torch.finfo(self._low).eps:
-            return self._low, 1.0  # a cast to a dtype that is coarser than the level's
+            return self._low, 1.0  # a conversion to a dtype coarser than the level's
         if not shadow.is_computed or sorted(op.base for op in ours) == sorted(op.base for op in others):
-            return shadow.dtype, math.inf  # casts and views; the same operations, in another order
+            return shadow.dtype, math.inf  # conversions and views; the same operations in another order
         tensors = [index for op in ours for index in op.inputs + op.outputs]
         has_half = any(is_half(self._compared.values[index].dtype) for index in tensors)
         if has_half and any(self._rules.get(op.function) == expansion.FLOAT for op in others):
@@ -186,7 +186,7 @@ class _Comparison:
         return shadow.dtype, CHAIN + 2.0 * in_units(shadow.rounded, expected, shadow.dtype, self._low)
 
     def _is_state(self, index, other):
-        """Return whether a value is what both runs brought from the steps before, which they trained differently."""
+        """Return whether a value comes from earlier steps, which the two runs trained differently."""
         origins = _origin(self._compared, index), _origin(self._reference, other)
         return all(value.kind == OUTSIDE and value.param is None and value.dtype.is_floating_point for value in origins)
 
@@ -230,10 +230,10 @@ class _Comparison:
             self._parted = dict(described(self._compared, op), told=told)
 
     def _note_unpaired(self):
-        """Note the first operation that one step has and the other lacks; sums of gradients do not count."""
+        """Note the first operation that only one of the steps has; sums of gradients do not count."""
         for record, paired, told in (
             (self._reference, self._reference_paired, "only the baseline has {}"),
-            (self._compared, self._pairs, "the baseline lacks {}"),
+            (self._compared, self._pairs, "the baseline does not have {}"),
         ):
             for op in record.ops:
                 is_counted = op.direction == "forward" or (op.place.model is not None and op.base != "add")
@@ -248,7 +248,7 @@ class _Comparison:
 
 
 def _origin(record, index):
-    """Return the value that another one is a cast, copy or view of."""
+    """Return the value of which another one is a conversion, copy or view."""
     value = record.values[index]
     while value.op is not None and record.ops[value.op].kind == COPY and record.ops[value.op].inputs:
         op = record.ops[value.op]

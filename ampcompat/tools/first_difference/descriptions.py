@@ -1,17 +1,17 @@
-"""Operations and what is wrong with them, in words and as JSON has them."""
+"""Descriptions of operations and their problems, in words and for JSON."""
 
-#: What is told of an operation.
-OTHER_KERNEL = "computes something else than in the baseline, in float32 too: its kernel or its arguments differ"
+#: The messages about an operation.
+OTHER_KERNEL = "computes something different from the baseline, even in float32: its kernel or its arguments differ"
 OVERFLOW, RUNS_IN = "its result is beyond the range of its dtype", "runs in"
-OLD_VALUE = "takes a value from before the step that is not the baseline's, such as a half copy of older weights"
-OTHER_DATA = "{} gets other data than in the baseline"
+OLD_VALUE = "uses a value from before the step that is not the baseline's, such as a half copy of older weights"
+OTHER_DATA = "{} gets different data than in the baseline"
 
-#: How many names of operations are listed.
+#: The number of operation names that are listed.
 LISTED_NAMES = 5
 
 
 def described(record, op):
-    """Return an operation as the JSON report has it, without its error.
+    """Return an operation for the JSON report, without its error.
 
     Args:
         record: the ``StepRecord`` that it belongs to.
@@ -30,11 +30,11 @@ def described(record, op):
 
 
 def told_of_chain(ours, others):
-    """Return how operations that have no counterpart differ: those of the step, and those of the baseline."""
+    """Return how unpaired operations differ: those of the step, and those of the baseline."""
     if ours and others:
         names = list(dict.fromkeys(op.public_name for op in ours))
         more = ", \u2026" if len(names) > LISTED_NAMES else ""
-        return "another computation stands in its place: {}{}".format(", ".join(names[:LISTED_NAMES]), more)
+        return "another computation replaces it: {}{}".format(", ".join(names[:LISTED_NAMES]), more)
     if others:
         return "it is missing"
     return "the baseline does not have it" if ours else "its input is another value than in the baseline"

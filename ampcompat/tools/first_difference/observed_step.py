@@ -1,7 +1,7 @@
 """Observes a run up to one optimizer step, and records that step; an event source of ``RunOptions(watch=…)``.
 
-The process of the reference writes the step's weights, random states and loss scale before it, and its record after
-it. The other process reads them, so that its step begins with the same weights; then it compares.
+The reference process writes the weights, random states and loss scale before the step, and its record after it. The
+other process reads them, so that its step begins with the same weights; then it compares.
 """
 
 import json
@@ -25,13 +25,13 @@ from .op_recorder import FunctionNames, OpRecorder, StepMode
 from .step_record import StepRecord
 from .tensor_store import TensorStore, load, save
 
-#: The environment variable with the task of the process, as JSON: see ``Task``.
+#: The environment variable with the task of the process as JSON; see ``Task``.
 VARIABLE = "AMPCOMPAT_FIRST_DIFFERENCE"
 
 #: The files in the folder of the task.
 START, RECORD = "start.pt", "record.pickle"
 
-#: The loss scale where no gradients are known, and its bounds: gradients as large as 2**-2 of float16's range.
+#: The loss scale if no gradients are known, and its bounds: gradients of up to 2**-2 of float16's range.
 FIRST_SCALE, LARGEST_SCALE, SCALED_LIMIT = 2.0**10, 2.0**16, 2.0**14
 
 
@@ -74,36 +74,36 @@ class ObservedStep(Observer):
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Name the modules of the models; begin, if it is the first step that is recorded."""
+        """Name the modules of the models; begin recording if the first step is recorded."""
         self._session = session
         self._modules.add_models(models)
         if self._task["step"] == 0 and self._recorder is None and not self.is_done:
             self._begin()
 
     def before_backward(self, backward):
-        """Note where a backward pass begins."""
+        """Note the start of a backward pass."""
         if self._recorder is not None:
             self._recorder.add_loss(backward.loss)
 
     def after_backward(self, backward):
-        """Note the gradients, if nothing had to be done to them."""
+        """Note the gradients, if they did not have to be unscaled."""
         if self._recorder is not None:
             self._recorder.end_pass()
 
     def before_step(self, record):
-        """Leave out what an optimizer does."""
+        """Leave out the optimizer."""
         if self._recorder is not None:
             self._recorder.end_pass()
             self._recorder.is_paused = True
             self._keep_gradients()
 
     def after_step(self, record):
-        """Go on after an optimizer."""
+        """Continue after an optimizer."""
         if self._recorder is not None:
             self._recorder.is_paused = False
 
     def step_ended(self, next_step):
-        """Begin or end the record; None: the run has ended."""
+        """Begin or end the recording; None: the run has ended."""
         if self._recorder is not None:
             self._finish()
         if self._maxima is not None and self._maxima.is_entered:
@@ -146,11 +146,11 @@ class ObservedStep(Observer):
     def _check_reference(self):
         level = None if self._session is None else self._session.policy.opt_level
         if level not in (None, "O0"):
-            told = "The first difference is that from float32, and the baseline computes at {}: pass --baseline O0."
+            told = "The first difference is relative to float32, and the baseline computes at {}: pass --baseline O0."
             raise AmpError(told.format(level))
 
     def _level_scale(self):
-        """Return the loss scale that the compared run asks for: a float or ``DYNAMIC``."""
+        """Return the loss scale that the compared run requests: a float or ``DYNAMIC``."""
         level = self._task["level"]
         if level is None or self._session is None:  # without amp the loss is not scaled
             return 1.0
@@ -160,7 +160,7 @@ class ObservedStep(Observer):
         return opt_levels.resolve(options.get("opt_level") or "O1", stated, {"opt_level": level})[1].loss_scale
 
     def _loss_scale(self):
-        """Return the loss scale of both runs; a dynamic one keeps gradients far from the end of float16's range."""
+        """Return the loss scale of both runs; a dynamic one keeps gradients far from the limit of float16."""
         wanted = self._level_scale()
         if wanted != opt_levels.DYNAMIC:
             return float(wanted or 1.0)
@@ -221,13 +221,13 @@ class ObservedStep(Observer):
         return None if policy is None or policy.opt_level == "O0" else policy.dtypes.low
 
     def _rules(self):
-        """Return ``{function: rule}`` of the op table where it casts functions, otherwise an empty dict."""
+        """Return ``{function: rule}`` of the op table if functions cast, otherwise an empty dict."""
         rows = getattr(getattr(getattr(self._session, "process_casts", None), "backend", None), "rows", ())
         return {row.name: row.rule for row in reversed(rows)}
 
 
 class GradientMaximum(StepMode):
-    """A dispatch mode that finds the largest absolute value that a backward pass computes, without reading it."""
+    """A dispatch mode that computes the largest absolute value in a backward pass, without reading it."""
 
     def __init__(self):
         super().__init__()

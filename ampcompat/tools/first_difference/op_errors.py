@@ -1,4 +1,4 @@
-"""The error that an operation makes on the inputs of the reference, and whether its dtype explains it."""
+"""The error of an operation on the inputs of the reference, and whether its dtype explains it."""
 
 import math
 from typing import NamedTuple, Optional
@@ -10,14 +10,14 @@ from . import descriptions, repeated_ops
 from .repeated_ops import is_half, widened
 from .rounding import in_units, is_finite
 
-#: What rounding explains, in units of the dtype: of the same operation in float32 in both processes; and of one
-#: operation in half against float32 on the same half inputs.
+#: The error that rounding explains, in units of the dtype: for the same operation in float32 in both processes; and for
+#: an operation in half, compared with float32 on the same half inputs.
 SAME, KERNEL = 64.0, 2.0
 
-#: ``SAME`` where TF32 may be used, whose mantissa has 10 bits.
+#: ``SAME`` if TF32 may be used, whose mantissa has 10 bits.
 SAME_ON_CUDA = 3.0 * 2.0**13
 
-#: Operations that add up products of their inputs: on absolute values they give what their rounding scales with.
+#: Operations that sum products of their inputs: their result on absolute values is the scale of their rounding.
 SUMS = frozenset(
     "mm addmm bmm baddbmm mv addmv dot sum mean add sub cumsum convolution convolution_backward index_add scatter_add "
     "embedding_dense_backward".split()
@@ -25,7 +25,7 @@ SUMS = frozenset(
 
 
 class Result(NamedTuple):
-    """A result of an operation on the inputs of the reference, and on those rounded as the compared step has them.
+    """A result of an operation on the inputs of the reference, and on those rounded as in the compared step.
 
     ``index``: of its value. ``own``: in the step's dtypes; ``ideal``: from the same rounded inputs in float32;
     ``exact``: from inputs that are not rounded; ``expected``: of the reference; ``scale``: see ``in_units``.
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 def results(op, given, inputs, expected, has_half):
-    """Return the ``Result`` of each floating output of an operation.
+    """Return the ``Result`` of each floating-point output of an operation.
 
     Args:
         op: the ``StepOp`` of the compared step.
@@ -50,7 +50,7 @@ def results(op, given, inputs, expected, has_half):
         has_half: whether some of its tensors are half in the compared step.
 
     Raises:
-        Exception: what the operation raises, which may not be able to compute in float32.
+        Exception: from the operation, which may not support float32.
     """
     wide = {index: widened(tensor) for index, tensor in given.items()}
     exact = repeated_ops.repeat(op, wide, is_wide=True)
@@ -74,7 +74,7 @@ class OpErrors:
     Args:
         found: a list of ``Result``, not an empty one.
         dtype: the one whose eps is the unit.
-        low: the dtype beyond whose range numbers are alike.
+        low: the dtype; numbers beyond its range count as equal.
     """
 
     def __init__(self, found, dtype, low):
@@ -85,7 +85,7 @@ class OpErrors:
         return self._largest("own", "expected", self._dtype)
 
     def inherited(self, recorded):
-        """Return how far the results that the step has are from those on the reference's inputs, in eps.
+        """Return the difference of the step's own results from those on the reference's inputs, in eps.
 
         Args:
             recorded: a function: index of a value -> the tensor in the step, or None.
@@ -100,10 +100,10 @@ class OpErrors:
         return alone if math.isfinite(alone) else self._units(tensor, result, self._dtype)
 
     def fault(self, rule, has_half, dtypes):
-        """Return what is wrong with the operation, or None.
+        """Return the problem with the operation, or None.
 
         Args:
-            rule: of the op table for its function, where that casts functions; None in a backward pass.
+            rule: of the op table for its function, if functions cast; None in a backward pass.
             has_half: whether some of its tensors are half.
             dtypes: those of its tensors.
         """

@@ -1,6 +1,6 @@
-"""Records the operations of a step below autograd, so that those of the backward pass are seen as those of the forward.
+"""Records the operations of a step below autograd, so that the backward pass is recorded like the forward pass.
 
-A dispatch mode sees the operations; a function mode, outside all others, notes which public function called them.
+A dispatch mode records the operations; a function mode, outside all others, notes which public function called them.
 """
 
 import sys
@@ -17,18 +17,18 @@ from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of
 
-#: Python functions whose names say less than those of the functions they call.
+#: Python functions with names that are less specific than those of the functions they call.
 WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])
-#: Operations whose result has the numbers of the input, besides views.
+#: Operations, other than views, whose result has the values of the input.
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
-#: Operations whose results are not numbers yet.
+#: Operations whose results have no values yet.
 UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
 #: The tag of operations that draw random numbers.
 _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
 
 
 class FunctionNames(FunctionMode):
-    """A function mode whose ``name`` is that of the public function that runs now."""
+    """A function mode whose ``name`` is that of the running public function."""
 
     def __init__(self):
         super().__init__()
@@ -76,10 +76,10 @@ class OpRecorder(StepMode):
         names: the ``FunctionNames``.
         modules: the ``ModuleStack``.
         params: ``{(model, name): tensor}`` of params and buffers.
-        keeps_arguments: whether arguments are kept that can be computed from other values: views and casts.
+        keeps_arguments: whether to keep arguments that can be computed from other values: views and conversions.
 
     Attributes:
-        is_paused: whether operations are no part of the step now.
+        is_paused: whether operations are currently not part of the step.
     """
 
     def __init__(self, store, names, modules, params, keeps_arguments):
@@ -120,7 +120,7 @@ class OpRecorder(StepMode):
         return result
 
     def add_loss(self, loss):
-        """Note that a backward pass begins at this tensor."""
+        """Note that a backward pass starts from this tensor."""
         if not self.losses:
             self._fresh = {name for name, param in self._named_params() if param.grad is None}
         index = self._index(loss)
@@ -133,9 +133,9 @@ class OpRecorder(StepMode):
         )
 
     def end_pass(self):
-        """Note the gradients of the params, before the loss scale is taken out of them; those that a pass begins.
+        """Note the gradients of the params before they are unscaled; only those of the first pass.
 
-        What later passes add up is in the gradients of the params, or of their masters.
+        Later passes add to the gradients of the params, or of their masters.
         """
         if not self._is_in_pass:
             return
@@ -155,7 +155,7 @@ class OpRecorder(StepMode):
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def _note_nodes(self):
-        """Note that the autograd nodes made since the last operation belong to this one; return its index."""
+        """Note that the autograd nodes created since the last operation belong to this one; return its index."""
         number, following = len(self.ops), next_sequence_number()
         for node in range(self._next_node, following):
             self._nodes[node] = number
@@ -165,7 +165,7 @@ class OpRecorder(StepMode):
     def _add_op(self, number, func, args, kwargs, inputs, results, line):
         direction, place, module_call, function, line = self._where(line)
         if direction == "backward" and str(func).startswith("aten.add."):
-            function = ""  # the engine adds up the gradients of a value that is used more than once
+            function = ""  # the engine sums the gradients of a value that is used more than once
         self._is_in_pass = self._is_in_pass or direction == "backward"
         kind = _kind(func)
         is_empty = str(func).split(".")[1] in UNINITIALIZED
@@ -275,7 +275,7 @@ def _tensors(value, found):
 
 
 def _script_line():
-    """Return ``(file, line)`` of the script, and whether the operation is bookkeeping of optimizers or loss scales."""
+    """Return ``(file, line)`` of the script, and whether the operation belongs to optimizers or loss scaling."""
     frame = sys._getframe(2)
     is_bookkeeping = False
     while frame.f_back is not None and is_library(frame.f_code.co_filename):

@@ -16,15 +16,15 @@ def function_of(name):
 
 
 def repeat(op, tensors, is_wide=False):
-    """Return the tensors that an operation gives for other inputs, in a list.
+    """Return the results of an operation for other inputs, as a list of tensors.
 
     Args:
         op: the ``StepOp``.
         tensors: ``{index of a value: tensor}`` of its inputs. They are not changed.
-        is_wide: the operation gets float32 tensors in place of half ones, and computes in float32.
+        is_wide: half tensors are replaced by float32 ones, and the operation computes in float32.
 
     Raises:
-        Exception: what the operation raises.
+        Exception: from the operation.
     """
     function = function_of(op.name)
     written = {each.name for each in function._schema.arguments if each.alias_info and each.alias_info.is_write}
@@ -40,7 +40,7 @@ def repeat(op, tensors, is_wide=False):
             return torch.float32 if BYTES[value] < 4 else value
         return value
 
-    is_norm = "batch_norm" in op.name  # some write to their running statistics although their schema does not say so
+    is_norm = "batch_norm" in op.name  # some write to their running statistics, although not according to their schema
     args = [filled(value, is_norm or name in written) for name, value in zip(names, op.args)]
     kwargs = {name: filled(value, is_norm or name in written) for name, value in op.kwargs.items()}
     place = _HALF_TO_FLOAT.get(op.name)
@@ -50,7 +50,7 @@ def repeat(op, tensors, is_wide=False):
 
 
 def flat(value):
-    """Return the tensors of a result in a list."""
+    """Return the tensors of a result as a list."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for each in value for tensor in flat(each)] if isinstance(value, (tuple, list)) else []
@@ -62,5 +62,5 @@ def widened(tensor):
 
 
 def is_half(dtype):
-    """Return whether a dtype is a floating one of two bytes."""
+    """Return whether a dtype is a two-byte floating-point one."""
     return BYTES.get(dtype) == 2

@@ -6,28 +6,28 @@ import torch
 
 
 def unit(dtype):
-    """Return the distance of 1 and the next number of a dtype."""
+    """Return the difference between 1 and the next larger number of a dtype."""
     return torch.finfo(dtype).eps
 
 
 def in_units(value, expected, dtype, limit=None, scale=None):
     """Return how far a tensor is from another: the root mean square of the difference, over eps of a dtype times that
-    of the expected values. 0.5 and less is what rounding explains.
+    of the expected values. Rounding explains up to 0.5.
 
-    Numbers beyond the range of the dtype ``limit`` count as the largest of it, and equal infinities as equal. inf where
-    ``value`` has a nan or inf that ``expected`` has not. ``scale``: a tensor whose root mean square counts where it is
-    larger than that of the expected values: the sum of absolute values, of a sum whose terms cancel.
+    Numbers beyond the range of the dtype ``limit`` count as its largest number, and equal infinities as equal. inf if
+    ``value`` has a nan or inf that ``expected`` does not have. ``scale``: a tensor whose root mean square is used if it
+    is larger than that of the expected values: for a sum whose terms cancel, the sum of absolute values.
     """
     distance, size = _distance_and_size(value, expected, limit or dtype)
     size = size if scale is None else max(size, _size(_doubles(scale, limit or dtype)))
     if not math.isfinite(distance):
         return math.inf
-    floor = torch.finfo(dtype).tiny * unit(dtype)  # the smallest number above 0, which a size of 0 counts as
+    floor = torch.finfo(dtype).tiny * unit(dtype)  # the smallest positive number, used instead of 0
     return distance / max(unit(dtype) * size, floor) if distance else 0.0
 
 
 def is_rounding_of(value, expected):
-    """Return whether each number of a tensor is that of another rounded to its dtype, to the last place."""
+    """Return whether each number of a tensor equals that of another rounded to its dtype."""
     wide, dtype = _doubles(expected, value.dtype), value.dtype
     limit = unit(dtype) * wide.abs() + torch.finfo(dtype).tiny * unit(dtype)
     difference = (value.double() - wide).abs()

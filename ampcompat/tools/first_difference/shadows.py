@@ -1,7 +1,7 @@
-"""What the values of the compared step would be if the results of its paired operations were those of the reference.
+"""The values of the compared step if the results of its paired operations were those of the reference.
 
-Of each value there are three: as the step has it, in its dtypes (``own``); in float32 from the inputs rounded as the
-step rounds them (``rounded``); and in float32 throughout (``exact``).
+Each value has three versions: in the step's dtypes (``own``); in float32 from inputs rounded as in the step
+    (``rounded``); and in float32 throughout (``exact``).
 """
 
 from typing import NamedTuple
@@ -17,8 +17,8 @@ from .step_record import COMPUTE, COPY, OUTSIDE
 class Shadow(NamedTuple):
     """``dtype``: the one with the largest rounding on the way. ``is_known``: whether all that it depends on is known.
 
-    ``is_own``: it depends on what the process brought from before the step, in half, whose float32 value is not known.
-    ``is_computed``: unpaired operations computed it.
+    ``is_own``: whether it depends on a half value from before the step whose float32 value is not known.
+    ``is_computed``: whether unpaired operations computed it.
     """
 
     own: torch.Tensor
@@ -45,13 +45,13 @@ class Shadows:
             self._last.update(dict.fromkeys(op.inputs, op.index))
 
     def of(self, index):
-        """Return the ``Shadow`` of a value; None if it is not known at all."""
+        """Return the ``Shadow`` of a value; None if unknown."""
         if index not in self._found:
             self._found[index] = self._from_before(self._record.values[index])
         return self._found[index]
 
     def forget(self, op):
-        """Drop the shadows that no operation after this one uses."""
+        """Drop the shadows that no later operation uses."""
         for index in op.inputs:
             if self._last[index] == op.index:
                 self._found.pop(index, None)
@@ -60,7 +60,7 @@ class Shadows:
                 self._found.pop(index, None)
 
     def put(self, index, tensor):
-        """Make a value the reference's, rounded to the dtype that it has in the step."""
+        """Set a value to the reference's, rounded to its dtype in the step."""
         value = self._record.values[index]
         if tensor is None:
             self._found[index] = None
@@ -104,7 +104,7 @@ class Shadows:
             else:
                 exact = repeated_ops.repeat(op, {index: each.exact for index, each in inputs.items()}, is_wide=True)
                 rounded = repeated_ops.repeat(op, {index: each.rounded for index, each in inputs.items()}, is_wide=True)
-        except Exception:  # such as a kernel that is called with float32 for the first time: then nothing is said of it
+        except Exception:  # such as a kernel that does not support float32: then nothing is reported for it
             return None
         if op.kind == COPY:
             rounded = [widened(each) if is_half(each.dtype) else wide for each, wide in zip(own, rounded)]
@@ -120,6 +120,6 @@ class Shadows:
 
 
 def coarsest(dtypes):
-    """Return the floating dtype with the largest rounding; float32 if there is none."""
+    """Return the floating-point dtype with the largest rounding error; float32 if there is none."""
     floating = [dtype for dtype in dtypes if dtype.is_floating_point]
     return max(floating, key=unit, default=torch.float32)

@@ -1,4 +1,4 @@
-"""What is known of one training step, operation by operation: plain data, which one process writes and one reads."""
+"""The record of one training step, operation by operation: plain data, written by one process and read by another."""
 
 from typing import List, NamedTuple, Optional, Tuple
 
@@ -6,8 +6,8 @@ import torch
 
 from ...support.module_stack import OpPlace
 
-#: The names of operations in torch whose public function has another name. A leading "_", "native_" and a trailing
-#: "_backward" are dropped before.
+#: Names of torch operations whose public function has a different name, after a leading "_", "native_" and a trailing
+#: "_backward" have been dropped.
 NAMES = {
     "softmax_backward_data": "softmax",
     "log_softmax_backward_data": "log_softmax",
@@ -24,16 +24,16 @@ NAMES = {
     "embedding_dense": "embedding",
 }
 
-#: Kinds of operations: ``copy`` gives the numbers of its input (casts, views), ``random`` draws numbers, and ``end`` is
-#: none: its inputs are a result of the step, such as a loss.
+#: Kinds of operations: ``copy`` returns the values of its input (conversions, views), ``random`` draws random numbers,
+#: and ``end`` is not an operation: its inputs are a result of the step, such as a loss.
 COMPUTE, COPY, RANDOM, END = "compute", "copy", "random", "end"
 
-#: Kinds of values: the result of a recorded operation; from before the step; made in the step by what is not recorded.
+#: Kinds of values: the result of a recorded operation; from before the step; created in the step but not recorded.
 RESULT, OUTSIDE, HIDDEN = "result", "outside", "hidden"
 
 
 class Ref(NamedTuple):
-    """Stands for a tensor among the arguments of an operation: the index of its value."""
+    """Replaces a tensor among the arguments of an operation: the index of its value."""
 
     index: int
 
@@ -74,12 +74,12 @@ class StepOp(NamedTuple):
 
     @property
     def base(self):
-        """The operation's name for the alignment: in-place forms and overloads of one operation have one name."""
+        """The operation's name for the alignment, the same for in-place forms and overloads."""
         return base_name(self.name)
 
     @property
     def public_name(self):
-        """The name for people: of the function called, otherwise of the operation."""
+        """The display name: of the function called, otherwise of the operation."""
         return self.function or readable(self.base)
 
 
@@ -104,7 +104,7 @@ def base_name(name):
 
 
 def readable(base):
-    """Return the public name of an operation, as far as it can be told from torch's inner one."""
+    """Return the public name of an operation, as far as it follows from torch's internal one."""
     name = base.lstrip("_")
     name = name[len("native_") :] if name.startswith("native_") else name
     name = NAMES.get(name, name)

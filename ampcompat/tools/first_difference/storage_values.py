@@ -1,4 +1,4 @@
-"""Which values of a step the tensors in one storage are, as long as nothing is written over them."""
+"""The values of a step in one storage, until they are overwritten."""
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -8,10 +8,10 @@ class StorageValues:
 
     Attributes:
         known: ``{layout of a tensor: index of its value}``.
-        is_made: whether it was made, or written to, in the step.
+        is_made: whether it was created or written to in the step.
 
     Args:
-        storage: the storage, or None. It is referenced weakly; its address is not used again as long as this object is.
+        storage: the storage, or None. It is referenced weakly; its address is not reused as long as this object exists.
     """
 
     def __init__(self, storage):
@@ -19,13 +19,13 @@ class StorageValues:
         self.known, self.is_made = {}, False
 
     def write(self, tensor):
-        """Forget the values that share memory with a tensor, which is written to."""
+        """Forget the values that share memory with a tensor that is written to."""
         written, self.is_made = layout_of(tensor), True
         self.known = {layout: index for layout, index in self.known.items() if not overlap(layout, written)}
 
 
 def layout_of(tensor):
-    """Return where a strided tensor is in its storage: dtype, offset, shape and strides."""
+    """Return the layout of a strided tensor in its storage: dtype, offset, shape and strides."""
     try:
         return tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
     except (NotImplementedError, RuntimeError):  # sparse
@@ -33,7 +33,7 @@ def layout_of(tensor):
 
 
 def overlap(first, second):
-    """Return whether two layouts of one storage may share memory; parts of rows, as ``split`` makes them, do not."""
+    """Return whether two layouts of one storage may share memory; parts of rows, such as those of ``split``, do not."""
     if first[0] is not second[0]:
         return True
     (_, start, shape, strides), (_, other_start, other_shape, other_strides) = first, second
@@ -50,6 +50,6 @@ def overlap(first, second):
 
 
 def _extent(shape, strides, row=None):
-    """Return how many elements lie between the first and the last one, both included; without steps of ``row``."""
+    """Return the number of elements from the first to the last one, inclusive, without steps of ``row``."""
     steps = [(size - 1) * stride for size, stride in zip(shape, strides) if stride != row]
     return sum(steps) + 1 if 0 not in shape else 0

@@ -1,22 +1,22 @@
-"""Keeps the tensors of a recorded step in files, bounded in bytes, and gives them back one by one."""
+"""Stores the tensors of a recorded step in files, up to a limit in bytes, and returns them one by one."""
 
 import os
 
 import torch
 
-#: torch's own: a recorded run replaces the attributes of torch, to know the script's checkpoints.
+#: torch's own functions: a recorded run replaces the attributes of torch to observe the script's checkpoints.
 save, load = torch.save, torch.load
 
-#: Bytes that are held in memory before they are written to a file.
+#: The number of bytes kept in memory before they are written to a file.
 CHUNK = 1 << 28
 
 
 class TensorStore:
-    """Tensors in a folder, as they were when they were put in.
+    """Tensors in a folder, with the values that they had when they were added.
 
     Args:
         folder: where the files are; it exists.
-        limit: bytes that are kept in all. A tensor beyond it is left out.
+        limit: the total number of bytes. Tensors beyond it are left out.
 
     Attributes:
         left_out: the number of tensors that were left out.
@@ -29,7 +29,7 @@ class TensorStore:
         self.left_out = 0
 
     def put(self, tensor):
-        """Copy a tensor to the CPU and keep it; return its key, or None where the limit leaves it out."""
+        """Copy a tensor to the CPU and keep it; return its key, or None if it is beyond the limit."""
         size = tensor.numel() * tensor.element_size()
         if self._bytes + size > self._limit:
             self.left_out += 1
@@ -44,13 +44,13 @@ class TensorStore:
         return key
 
     def flush(self):
-        """Write what is held in memory."""
+        """Write the tensors in memory."""
         if self._pending:
             save(self._pending, self._path(self._chunks))
             self._chunks, self._pending, self._pending_bytes = self._chunks + 1, [], 0
 
     def get(self, key):
-        """Return the tensor of a key, on the CPU, not to be changed; None for the key None."""
+        """Return the tensor of a key, on the CPU, which must not be changed; None for the key None."""
         if key is None:
             return None
         chunk, place = key

@@ -1,4 +1,4 @@
-"""First steps with a closure: the model is called within ``step``, and must be prepared before it."""
+"""First steps with a closure: the model is called within ``step``, but must be prepared before it."""
 
 import functools
 from types import MethodType
@@ -10,11 +10,11 @@ from ...engine.patched_optimizers.step_or_skip import amp_step, is_stepping
 
 
 class _Prepared(BaseException):
-    """Raised in a closure when its model is prepared; no handler of the script catches it."""
+    """Raised in a closure when its model is prepared; handlers of the script do not catch it."""
 
 
 class FirstSteps:
-    """Evaluates the closure of a first step up to the call of the model, which prepares it; then the step starts over.
+    """Runs the closure of a first step up to the call of the model, which prepares it; then the step starts over.
 
     Args:
         waiting: the optimizers whose models are not prepared, a set that changes.
@@ -37,7 +37,7 @@ class FirstSteps:
                 self._try(closure)
             if record_of(own) is None or is_stepping(own):
                 return step(*args, **kwargs)
-            return amp_step(own, *args, **kwargs)  # a trainer has kept this method, and put it back
+            return amp_step(own, *args, **kwargs)  # a trainer has saved this method and restored it
 
         optimizer.step = MethodType(first_step, optimizer)
 
@@ -61,6 +61,6 @@ class FirstSteps:
             torch.set_rng_state(generator)
 
     def prepared(self):
-        """Leave the closure that is evaluated to prepare a model, if there is one."""
+        """Leave the closure that is run to prepare a model, if there is one."""
         if self._is_trying:
             raise _Prepared

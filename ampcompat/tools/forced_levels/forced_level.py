@@ -1,7 +1,7 @@
-"""``ForcedLevel``: prepares the models of a script that does not use Apex by ``amp.initialize``.
+"""``ForcedLevel``: prepares the models of a script that does not use Apex with ``amp.initialize``.
 
-Optimizers are known from the time they are made. The models of an optimizer are prepared when a module that holds some
-of its params is first called with gradients enabled: by then the script has loaded its checkpoint and moved the model.
+Optimizers are known from their creation on. The models of an optimizer are prepared when a module that has some of its
+params is first called with gradients enabled; by then, the script has loaded its checkpoint and moved the model.
 """
 
 import atexit
@@ -28,11 +28,11 @@ from .script_grad_scaler import ScriptScalers
 
 
 class ForcedLevel:
-    """One opt level, forced on what the script trains until the script itself calls ``amp.initialize``.
+    """One opt level, forced on the models of the script until the script itself calls ``amp.initialize``.
 
     Args:
         level: "O0" to "O5".
-        tells_if_unused: say when the process ends if the script has made optimizers, and the level was not applied.
+        tells_if_unused: print a message at exit if the script has created optimizers and the level was not applied.
     """
 
     def __init__(self, level, tells_if_unused=False):
@@ -40,13 +40,13 @@ class ForcedLevel:
         self._tells_if_unused = tells_if_unused
         self.session = None  # the ``Session`` once a model is prepared
         self.scaler = None  # the ``LossScaler`` that all optimizers share
-        self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was made
+        self.made_at = weakref.WeakKeyDictionary()  # optimizer -> "FILE:LINE" where it was created
         self.scalers = ScriptScalers(self)
         self.regions = AutocastRegions(self)
         self.passes = BackwardPasses(self)
         self._waiting = weakref.WeakSet()  # optimizers whose models are not prepared
         self._unrelated = weakref.WeakSet()  # modules without params of those
-        self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> the arguments that made it
+        self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> its constructor arguments
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
         self._accepted = None  # the ``AcceptedCalls`` while there is a session
@@ -57,7 +57,7 @@ class ForcedLevel:
     # -- begin and end -------------------------------------------------------------------------------------------------
 
     def begin(self):
-        """Patch torch, which has been imported; with a torch that is too old only note that optimizers are made."""
+        """Patch torch, which has been imported; if torch is too old, only note that optimizers are created."""
         process_state.before_initialize.append(self._before_initialize)
         self._patches.defer(process_state.before_initialize.remove, self._before_initialize)
         if self._tells_if_unused:
@@ -102,14 +102,14 @@ class ForcedLevel:
         if self._has_optimizers:
             reason = "no module that an optimizer trains was called with gradients enabled"
         if not is_supported():
-            reason = "for scripts that do not call amp.initialize this takes torch 2.1 or newer"
+            reason = "for scripts that do not call amp.initialize this requires torch 2.1 or newer"
         print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
 
     def rules(self):
-        """Return whether the script has made an optimizer, so that the level decides what is computed in half."""
+        """Return whether the script has created an optimizer, so that the level decides what is computed in half."""
         return bool(self.made_at)
 
-    # -- what is called instead of torch's functions -------------------------------------------------------------------
+    # -- called instead of torch's functions ---------------------------------------------------------------------------
 
     def _made(self, make):
         @functools.wraps(make)
@@ -188,7 +188,7 @@ class ForcedLevel:
         return watched
 
     def _trained(self):
-        """Return the ids of the params that optimizers train, as they are in the models."""
+        """Return the ids of the params in the models that optimizers train."""
         known = set(trained_modules.trained_params(self._waiting))
         return known.union(id(param) for record in self.prepared() for param in record.leaf_params())
 
@@ -201,10 +201,10 @@ class ForcedLevel:
         return watched
 
     def _wrap_again(self, wrapper):
-        """Make a wrapper again, for gradients of the dtype that its params have now."""
+        """Create a wrapper again, for gradients in the current dtype of its params."""
         args, kwargs = self._wrapping[wrapper]
         was_training = wrapper.training
-        del wrapper.reducer  # its hooks of the params end with it
+        del wrapper.reducer  # its hooks on the params are removed with it
         wrapper.__init__(wrapper.module, *args, **kwargs)
         wrapper.training = was_training
 
@@ -218,7 +218,7 @@ class ForcedLevel:
             raise refusals.no_module(optimizer, self.made_at[optimizer], self.level)
 
     def _check_inner(self, optimizer):
-        """Raise if an optimizer steps on the masters of another one around it, which does not round them then."""
+        """Raise if an inner optimizer steps on the masters of an outer one, which would not round them."""
         record = record_of(optimizer)
         if record is None or not record.configuration.policy.master_weights or record.pairs():
             return
@@ -230,7 +230,7 @@ class ForcedLevel:
     # -- prepare -------------------------------------------------------------------------------------------------------
 
     def _prepare(self, parts, optimizers):
-        from ... import amp  # once a model trains: a script that imports torch alone pays nothing
+        from ... import amp  # once a model trains: no overhead for scripts that only import torch
 
         for optimizer in optimizers:
             if trained_modules.trains_float64(optimizer):
@@ -266,7 +266,7 @@ class ForcedLevel:
             self._watch_calls(optimizer)
 
     def prepare_tensors(self, optimizer):
-        """Prepare an optimizer of tensors that are in no module; return whether it is one, beside prepared models."""
+        """Prepare an optimizer of tensors that are in no module, if models are prepared; return whether it is one."""
         if self.session is None or trained_modules.are_in_modules(optimizer):
             return False
         self._prepare([], [optimizer])
@@ -274,18 +274,18 @@ class ForcedLevel:
         return True
 
     def prepared(self):
-        """Return the records of the optimizers whose models are prepared, in the order in which they were made."""
+        """Return the records of the optimizers whose models are prepared, in order of creation."""
         found = [record_of(each) for each in list(self.made_at)]
         return [record for record in found if record is not None]
 
     def owner_that_waits(self, leaves):
-        """Return an optimizer whose models are not prepared and that trains one of some tensors, or None."""
+        """Return an optimizer that trains one of these tensors and whose models are not prepared, or None."""
         owners = trained_modules.trained_params(self._waiting) if self._waiting else {}
         return next((owners[key] for key in leaves if key in owners), None)
 
 
 def is_supported():
-    """Return whether levels can be forced with this torch: 2.1 has hooks of all optimizers and of gradients."""
+    """Return whether levels can be forced with this torch: 2.1 has global hooks of optimizers, and of gradients."""
     return features.is_version_within(oldest="2.1")
 
 

@@ -1,7 +1,7 @@
 """Layers of prepared models that the script calls outside of ``forward``, as in ``model.decode(noise)``.
 
 At O2, O3 and O5 a model's ``forward`` casts its inputs to the dtype of the half weights; its other methods do not. A
-layer that gets a float32 input all the same casts it, and returns float32. Within ``forward`` inputs are half already.
+layer that gets a float32 input casts it and returns float32. Within ``forward``, inputs are already half.
 """
 
 import torch
@@ -14,16 +14,16 @@ _CONVOLUTIONS = torch.nn.modules.conv._ConvNd
 _RECURRENT = (torch.nn.RNNBase, torch.nn.RNNCellBase)
 _OTHERS = (torch.nn.Linear, torch.nn.Bilinear, torch.nn.MultiheadAttention, torch.nn.LayerNorm, torch.nn.GroupNorm)
 
-#: Layers whose kernels refuse float32 inputs where the weights are half.
+#: Layers whose kernels refuse float32 inputs if the weights are half.
 _LAYERS = (_CONVOLUTIONS,) + _RECURRENT + _OTHERS
 
 
 class LayerConversion(forward_conversion.ForwardConversion):
-    """What to do around the layers of a class that are called with float32 inputs.
+    """The conversions around layers of a class that are called with float32 inputs.
 
     Args:
         owner: the class.
-        is_paused: a function that returns whether the script computes in float32 now, or None.
+        is_paused: a function that returns whether the script currently computes in float32, or None.
         token: as in ``ForwardConversion``.
     """
 
@@ -58,12 +58,12 @@ def _weight_dtype(layer):
 
 
 def watch(model, session, is_paused):
-    """Let the layers of a prepared model take float32 inputs until the session is closed.
+    """Make the layers of a prepared model accept float32 inputs until the session is closed.
 
     Args:
-        model: the module that was given to ``amp.initialize``.
+        model: the module that was passed to ``amp.initialize``.
         session: the ``Session``.
-        is_paused: a function that returns whether the script computes in float32 now.
+        is_paused: a function that returns whether the script currently computes in float32.
     """
     shared = {}
     for layer in model.modules():

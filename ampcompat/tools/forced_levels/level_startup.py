@@ -14,7 +14,7 @@ VARIABLE = "AMPCOMPAT_FORCES_LEVEL"
 
 
 def environment():
-    """Return the environment variables with which a child Python, and its children, run ``install_import_hook``."""
+    """Return the environment variables with which child processes run ``install_import_hook``."""
     inherited = os.environ.get("PYTHONPATH")
     path = [entry for entry in inherited.split(os.pathsep) if entry != FOLDER] if inherited else []
     return {VARIABLE: "1", "PYTHONPATH": os.pathsep.join([FOLDER] + path)}

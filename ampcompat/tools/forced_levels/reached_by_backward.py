@@ -1,22 +1,22 @@
-"""Which tensors a backward pass reaches, and by what its losses are multiplied already."""
+"""Which tensors a backward pass reaches, and the scale by which its losses are already multiplied."""
 
 from typing import Any, NamedTuple
 
 import torch
 
-#: In ``metadata`` of the graph's node: the scale of a loss that the script's own ``GradScaler`` has multiplied, and the
-#: loss before that.
+#: Keys in ``metadata`` of the graph's node: the scale by which the script's own ``GradScaler`` multiplied a loss, and
+#: the loss before that.
 SCALE, LOSS = "ampcompat_scale", "ampcompat_loss"
 
-#: The node of ``torch.utils.checkpoint`` with reentrant autograd: what it recomputes is not in the graph.
+#: The node of ``torch.utils.checkpoint`` with reentrant autograd, whose recomputation is not in the graph.
 _REENTRANT = "CheckpointFunctionBackward"
 
 
 class Reached(NamedTuple):
-    """What a backward pass from some tensors reaches.
+    """What a backward pass from given tensors reaches.
 
     ``leaves`` are the tensors that get a gradient, by id. ``scale`` is that of the script's own ``GradScaler`` if it
-    has multiplied one of the losses, else None. ``has_hidden`` tells that other leaves may be reached too.
+    has multiplied one of the losses, otherwise None. ``has_hidden``: whether other leaves may be reached too.
     """
 
     leaves: dict
@@ -25,7 +25,7 @@ class Reached(NamedTuple):
 
 
 def reached(tensors):
-    """Return what ``Reached`` says of the backward pass of a list of tensors."""
+    """Return the ``Reached`` of the backward pass from a list of tensors."""
     leaves = {id(each): each for each in tensors if each.grad_fn is None and each.requires_grad}
     waiting = [each.grad_fn for each in tensors if each.grad_fn is not None]
     seen, scale, has_hidden = set(waiting), None, False
@@ -51,6 +51,6 @@ def mark_scaled(scaled, loss, scale):
 
 
 def unscaled(tensor, scale):
-    """Return the loss as the script has computed it, of one that its ``GradScaler`` has multiplied by ``scale``."""
+    """Return the loss that the script computed, before its ``GradScaler`` multiplied it by ``scale``."""
     loss = None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(LOSS)
     return tensor.detach() / scale if loss is None else loss

@@ -1,11 +1,11 @@
-"""Errors for scripts on which no level can be forced: each names the line of the script and says what to do."""
+"""Errors for scripts on which no level can be forced: each gives the line of the script and says what to do."""
 
 from ...errors import AmpError
 from ...support.script_frames import script_line
 
 
 def no_module(optimizer, made_at, level):
-    """Return the error that an optimizer is about to train tensors of no module that was called."""
+    """Return the error that an optimizer is about to train tensors that are in no module that was called."""
     return AmpError(
         f"{type(optimizer).__name__} of {made_at} trains tensors, and no module that holds them was called with "
         f"gradients enabled, so opt level {level} cannot be applied to them. Make them params of a torch.nn.Module and "
@@ -14,7 +14,7 @@ def no_module(optimizer, made_at, level):
 
 
 def float64(optimizer, made_at, level):
-    """Return the error that an optimizer trains float64 params, which no level has."""
+    """Return the error that an optimizer trains float64 params, which no level supports."""
     return AmpError(
         f"{type(optimizer).__name__} of {made_at} trains float64 params, and opt level {level} computes in float32 or "
         "half. Train the model in float32 (remove .double() and torch.set_default_dtype), or run the script without "
@@ -23,15 +23,15 @@ def float64(optimizer, made_at, level):
 
 
 def gradients_per_sample(optimizer, made_at, level):
-    """Return the error that gradients per sample would be scaled, or half."""
+    """Return the error that per-sample gradients would be scaled, or half."""
     return AmpError(
-        f"{type(optimizer).__name__} of {made_at} takes gradients per sample (opacus), which are clipped before opt "
+        f"{type(optimizer).__name__} of {made_at} uses per-sample gradients (opacus), which are clipped before opt "
         f"level {level} could unscale them and make them float32. Train without privacy, or at --opt-level O0."
     )
 
 
 def first_fsdp(optimizer, made_at, level):
-    """Return the error that a model is sharded by FSDP1, whose weights no level takes."""
+    """Return the error that a model is sharded by FSDP1, which no level supports."""
     return AmpError(
         f"{type(optimizer).__name__} of {made_at} trains a model in FullyShardedDataParallel (FSDP1), whose flat "
         f"weights opt level {level} cannot be applied to. Shard the model by torch.distributed.fsdp.fully_shard, which "

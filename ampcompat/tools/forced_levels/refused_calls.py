@@ -1,11 +1,11 @@
-"""Calls that torch refuses in half precision, and that a script has because it was written in float32.
+"""Calls that torch refuses in half precision, in scripts written for float32.
 
-``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises an error; under a forced level the
-value is the smallest finite one. ``values[mask] = network(inputs)``: assignments by indices take a source of their own
-dtype only; the source is cast to it, as ``copy_`` casts. Calls that torch accepts are not changed.
-``binary_cross_entropy`` of half probabilities is refused at O1 and O4, as in Apex. A forced level cannot change the
-line of the script, so it is computed in float32, and so is ``sigmoid`` from then on: a float32 loss of half
-probabilities would still have gradients outside of the range of half.
+``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises an error; under a forced level, the
+value is the lowest finite one. ``values[mask] = network(inputs)``: indexed assignments accept only a source of their
+own dtype; the source is cast to it, as by ``copy_``. Calls that torch accepts are not changed. ``binary_cross_entropy``
+of half probabilities is refused at O1 and O4, as in Apex. A forced level cannot change the line of the script, so it is
+computed in float32, and ``sigmoid`` is from then on too: a float32 loss of half probabilities would still have
+gradients outside of the range of half.
 
 All of this ends with the forced level. A script that calls ``amp.initialize`` itself gets torch's errors, as with Apex.
 """
@@ -23,10 +23,10 @@ from ...support.script_frames import script_line
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATING = _HALF + (torch.float32, torch.float64)
-#: As ``torch.finfo`` says, which ends the process when torch 1.3 to 1.5 is asked for that of bfloat16.
+#: As in ``torch.finfo``, which aborts the process for bfloat16 in torch 1.3 to 1.5.
 _LARGEST = {torch.float16: 65504.0, torch.bfloat16: (2 - 2.0**-7) * 2.0**127}
 
-#: Methods that refuse values out of the range of the tensor's dtype: name -> positions and keywords of the values.
+#: Methods that refuse values outside the range of the tensor's dtype: name -> positions and keywords of the values.
 VALUES = {
     "masked_fill": ((2, "value"),),
     "index_fill": ((3, "value"),),
@@ -59,10 +59,10 @@ _SIGMOIDS = ((torch, "sigmoid"), (torch.Tensor, "sigmoid"), (getattr(torch, "spe
 
 
 class AcceptedCalls:
-    """Lets torch accept such calls in a session of a forced level.
+    """Makes torch accept such calls in a session of a forced level.
 
     Args:
-        session: the ``Session``, whose own patches are there already.
+        session: the ``Session``, whose own patches have been applied.
     """
 
     def __init__(self, session):
@@ -102,7 +102,7 @@ class AcceptedCalls:
     def _scripting(self, script):
         @functools.wraps(script)
         def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
-            self.end()  # the compiler looks functions up in ``torch``; the session restores those that it has replaced
+            self.end()  # the compiler looks up functions in ``torch``; the session restores those that it has replaced
             try:
                 return script(obj, optimize, _frames_up + 1, *args, **kwargs)
             finally:
@@ -111,7 +111,7 @@ class AcceptedCalls:
         return watched
 
     def _in_float32(self, call):
-        """Return ``binary_cross_entropy`` that takes half probabilities."""
+        """Return a ``binary_cross_entropy`` that accepts half probabilities."""
 
         @functools.wraps(call)
         def in_float32(*args, **kwargs):
@@ -124,14 +124,14 @@ class AcceptedCalls:
         return in_float32
 
     def _tell(self, dtype):
-        """At the first call say what happens, and compute probabilities in float32 from now on."""
+        """At the first call, print a notice, and compute probabilities in float32 from now on."""
         if self._has_float32_sigmoid:
             return
         self._has_float32_sigmoid = True
         name, (file, line) = str(dtype).replace("torch.", ""), script_line()
         self._session.notices.say(
             f"ampcompat: {file}:{line}: binary_cross_entropy of {name} probabilities is computed in float32, and from "
-            "now on sigmoid too, as the gradient of half probabilities leaves the range of half. "
+            "now on sigmoid too, as the gradient of half probabilities exceeds the range of half. "
             "binary_cross_entropy_with_logits needs no such exception."
         )
         self._widen_sigmoid()
@@ -152,7 +152,7 @@ class AcceptedCalls:
 
 
 def _in_range(call, places):
-    """Return a function that replaces finite numbers outside of the range of half by the largest or smallest of it."""
+    """Return a function that replaces finite numbers outside the range of half by the largest or lowest half number."""
 
     @functools.wraps(call)
     def in_range(*args, **kwargs):
@@ -194,7 +194,7 @@ def _cast(source, dtype, index):
     if not isinstance(source, torch.Tensor) or source.dtype is dtype or source.dtype not in _FLOATING:
         return source
     if source.dtype not in _HALF and dtype not in _HALF:
-        return source  # float64 and float32: no level makes these
+        return source  # float64 and float32: no level causes these
     if source.dim():
         return source.to(dtype)
     is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool
@@ -202,7 +202,7 @@ def _cast(source, dtype, index):
 
 
 def _replaced(args, kwargs, places, replace):
-    """Return ``args`` and ``kwargs`` with what ``replace`` makes of the arguments at ``places``."""
+    """Return ``args`` and ``kwargs`` with ``replace`` applied to the arguments at ``places``."""
     for position, keyword in places:
         if position < len(args):
             value = args[position]

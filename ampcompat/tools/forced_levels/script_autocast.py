@@ -1,8 +1,8 @@
 """The script's own ``torch.autocast`` regions under a forced level.
 
-A region that casts does nothing by itself: the level casts. A region with ``enabled=False`` computes in float32, within
-another region or a model's ``forward`` at least. In a script that never enters one that casts, it means that the script
-was started without its own mixed precision, and the level decides.
+A region that casts does nothing by itself: the level casts. A region with ``enabled=False`` computes in float32, at
+    least within another region or a model's ``forward``. If a script never enters a region that casts, it was started
+    without its own mixed precision, and the level decides.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class AutocastRegions:
         @functools.wraps(make)
         def watched(region, *args, **kwargs):
             make(region, *args, **kwargs)
-            # torch disables regions of a device that is not there, which the level does not need.
+            # torch disables regions of a device that is not available, which the level does not need.
             region.is_asked_for = bool(signature.bind(region, *args, **kwargs).arguments.get("enabled", True))
 
         return watched
@@ -93,7 +93,7 @@ class _Float32:
 
     Args:
         session: the ``Session``.
-        has_half_weights: functions widen half tensors that meet float32 ones: weights are half.
+        has_half_weights: weights are half, so functions of half and float32 tensors widen the half ones.
     """
 
     def __init__(self, session, has_half_weights):
@@ -121,7 +121,7 @@ def _widening_mode():
     from torch.overrides import TorchFunctionMode
 
     class Widening(TorchFunctionMode):
-        """Makes functions of half and float32 tensors compute in float32."""
+        """A function mode in which functions of half and float32 tensors compute in float32."""
 
         def __torch_function__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""Backward passes of the script, which act as within ``amp.scale_loss`` for the optimizers that they reach."""
+"""Backward passes of the script, treated as within ``amp.scale_loss`` for the optimizers that they reach."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ class _Leaf(NamedTuple):
 
 
 class BackwardPasses:
-    """What ``torch.autograd.backward`` is under a forced level.
+    """Replaces ``torch.autograd.backward`` under a forced level.
 
     Args:
         forced: the ``ForcedLevel``.
@@ -30,7 +30,7 @@ class BackwardPasses:
 
     @staticmethod
     def is_within():
-        """Return whether this thread runs a backward pass now, such as one that recomputes a checkpoint."""
+        """Return whether this thread is running a backward pass, such as one that recomputes a checkpoint."""
         return torch._C._current_graph_task_id() != -1
 
     def watched(self, backward):
@@ -62,14 +62,14 @@ class BackwardPasses:
             backward(tensors, *args)
             return
         optimizers = [record.optimizer for record in _with_usable_gradients(records)]
-        # Whoever observes the pass is told the loss as the script has computed it.
+        # Observers of the pass get the loss that the script computed.
         loss = tensors[0] if reached.scale is None else reached_by_backward.unscaled(tensors[0], reached.scale)
         block = self._forced.session.scale_loss(loss, optimizers)
         with block as scaled:
             scale = getattr(block, "scale", 1.0)
             if reached.scale is None:
                 tensors = [scaled] + [times(each, scale) for each in tensors[1:]]
-            elif not is_same(reached.scale, scale):  # an overflow of another loss has changed it meanwhile
+            elif not is_same(reached.scale, scale):  # an overflow of another loss has changed the scale meanwhile
                 tensors = [times(each, scale / reached.scale) for each in tensors]
             with self._unscaled(leaves, scale):
                 backward(tensors, *args)
@@ -100,8 +100,9 @@ class BackwardPasses:
 def _with_usable_gradients(records):
     """Return the records whose gradients a pass may be added to; all of them if none may.
 
-    In adversarial training the generator's pass reaches the discriminator too, whose gradients may have overflowed
-    before. They are not part of this pass' overflow check. The script clears them before that optimizer's next pass.
+    In adversarial training, the generator's pass also reaches the discriminator, whose gradients may have overflowed
+    earlier. They are not part of the overflow check of this pass. The script clears them before that optimizer's next
+    pass.
     """
     usable = []
     for record in records:
@@ -130,7 +131,7 @@ def _add_unscaled(leaf, scale):
 
 
 def times(tensor, scale):
-    """Return a loss multiplied by a scale (a float, or a tensor of shape ()), in float32; itself where that is 1."""
+    """Return a loss multiplied by a scale (a float, or a tensor of shape ()), in float32; unchanged if that is 1."""
     if is_one(scale):
         return tensor
     wide = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -1,8 +1,8 @@
 """The script's own ``GradScaler`` under a forced level: one loss scale, and one decision to skip a step.
 
-``scale`` multiplies by the scale of the level, which ``get_scale`` returns; it changes in ``update`` only, as scripts
-expect. Backward passes see that a loss was multiplied (``reached_by_backward.SCALE``), and unscale. ``step`` is
-the optimizer's own, which is skipped after an overflow.
+``scale`` multiplies by the scale of the level, which ``get_scale`` returns; it changes only in ``update``, as scripts
+expect. Backward passes detect that a loss was multiplied (``reached_by_backward.SCALE``), and unscale. ``step`` is the
+optimizer's own, which is skipped after an overflow.
 """
 
 import functools
@@ -19,7 +19,7 @@ _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
 
 
 class ScriptScalers:
-    """Replaces the methods of ``GradScaler``. One that the script has disabled is left alone.
+    """Replaces the methods of ``GradScaler``, except for scalers that the script has disabled.
 
     Args:
         forced: the ``ForcedLevel``.
@@ -28,9 +28,9 @@ class ScriptScalers:
     def __init__(self, forced):
         self._forced = forced
         self._alive = weakref.WeakSet()  # enabled scalers
-        self._loaded = {}  # the state of the script's scaler when models were prepared, or what it has loaded since
+        self._loaded = {}  # the state of the script's scaler when models were prepared, or that it has loaded since
         self._published = {}  # "scale": what ``get_scale`` returns
-        self._stages = weakref.WeakKeyDictionary()  # optimizer -> what was called since ``update``
+        self._stages = weakref.WeakKeyDictionary()  # optimizer -> the methods called since ``update``
 
     def patch(self, patches):
         """Replace the methods until ``patches`` is undone."""
@@ -60,14 +60,14 @@ class ScriptScalers:
     # -- when models are prepared --------------------------------------------------------------------------------------
 
     def initial_options(self):
-        """Return the options of ``amp.initialize`` that the script gives to its ``GradScaler``, as a dict."""
+        """Return the options of ``amp.initialize`` that the script passes to its ``GradScaler``, as a dict."""
         state = self._loaded = next((scaler.state_dict() for scaler in self._alive), {})
         names = {"scale": "init_scale", "growth_factor": "growth_factor", "backoff_factor": "backoff_factor"}
         names["growth_interval"] = "growth_interval"
         return {option: state[name] for name, option in names.items() if name in state}
 
     def prepared(self):
-        """Note that models are prepared: the level's scale continues from what the script has loaded."""
+        """Note that models are prepared: the level's scale continues from the state that the script has loaded."""
         self._load(self._loaded)
 
     def _load(self, state):
@@ -100,7 +100,7 @@ class ScriptScalers:
         self._tell_found_inf(scaler, optimizer)
 
     def _tell_found_inf(self, scaler, optimizer):
-        """Put the result of the overflow check where scripts and trainers read it."""
+        """Store the result of the overflow check where scripts and trainers read it."""
         record = record_of(optimizer)
         skips = record is not None and record.skips.is_next_skipped()
         device = optimizer.param_groups[0]["params"][0].device

@@ -1,4 +1,4 @@
-"""Which modules hold the params of an optimizer, and the wrappers around them."""
+"""The modules that have the params of an optimizer, and their wrappers."""
 
 import gc
 import sys
@@ -9,7 +9,7 @@ _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
 
 def unwrapped(module):
-    """Return the model in DataParallel, DistributedDataParallel and what ``torch.compile`` returns."""
+    """Return the model inside DataParallel, DistributedDataParallel or the result of ``torch.compile``."""
     while True:
         inner = _inner(module)
         if inner is None:
@@ -30,12 +30,12 @@ def wrappers(module):
 def _inner(module):
     if isinstance(module, _PARALLEL):
         return module.module
-    children = vars(module).get("_modules")  # TorchScript modules have an object of their own there
+    children = vars(module).get("_modules")  # TorchScript modules have a different object there
     return children.get("_orig_mod") if isinstance(children, dict) else None
 
 
 def names_half(values):
-    """Return whether float16 or bfloat16 is among values, or is the dtype of a tensor among them."""
+    """Return whether the values include float16 or bfloat16, or a tensor of these dtypes."""
     return any(getattr(each, "dtype", each) in (torch.float16, torch.bfloat16) for each in values)
 
 
@@ -50,13 +50,13 @@ def trains_float64(optimizer):
 
 
 def are_in_modules(optimizer):
-    """Return whether a module holds one of the optimizer's params."""
+    """Return whether a module has one of the optimizer's params."""
     trained = set(trained_params([optimizer]))
     return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in _modules())
 
 
 def has_gradients_per_sample(optimizer):
-    """Return whether the params of an optimizer get gradients per sample, as opacus computes them."""
+    """Return whether the params of an optimizer get per-sample gradients, as with opacus."""
     return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
 
 
@@ -67,7 +67,7 @@ def is_first_fsdp(model):
 
 
 def classes_with_params_of(optimizer):
-    """Return the classes that define ``forward`` of modules that hold params of an optimizer, without torch's own."""
+    """Return the classes that define ``forward`` of modules with params of an optimizer, without torch's own."""
     trained = set(trained_params([optimizer]))
     own = [each for each in _modules() if _defines_forward(type(each))]
     return list({type(each): None for each in own if not trained.isdisjoint(params_in(each))})
@@ -87,7 +87,7 @@ def params_in(module):
 
 
 def outermost(optimizers):
-    """Return the modules that hold params of optimizers and are in no other module, wrappers left out."""
+    """Return the outermost modules that have params of optimizers, without wrappers."""
     trained = set(trained_params(optimizers))
     found = [
         each for each in {id(each): each for each in map(unwrapped, _modules())}.values() if params_in(each) & trained
@@ -101,9 +101,9 @@ def _without_nested(modules):
 
 
 def holders(optimizers, model):
-    """Return the modules besides ``model`` that hold params of optimizers, outermost first where they are nested.
+    """Return the modules other than ``model`` that have params of optimizers, outermost first if nested.
 
-    Containers without a ``forward`` of their own, which nobody calls, give their children instead.
+    Containers without their own ``forward``, which are never called, are replaced by their children.
 
     Args:
         optimizers: a list.

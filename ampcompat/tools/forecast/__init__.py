@@ -1,10 +1,10 @@
-"""Forecasts from one float32 run which opt levels will work, and which layers must stay float32.
+"""Predicts from one float32 run which opt levels will work, and which layers must stay float32.
 
-``op_calls`` records some steps call by call, ``tensor_samples`` the numbers of all values and gradients, and
-``half_updates`` takes the optimizer's steps in half weights as well. ``level_dtypes`` says which dtype each value has
-at a level: by the op table at O1 and O4, elsewhere by the weights and torch's promotion. From these ``range_faults``,
-``rounding_noise`` and ``prediction`` conclude. Only what the level computes in half can be at fault: a norm in float32
-cannot at O1.
+``op_calls`` records some steps call by call, ``tensor_samples`` records statistics of all values and gradients, and
+``half_updates`` also does the optimizer's steps with half weights. ``level_dtypes`` determines the dtype of each value
+at a level: by the op table at O1 and O4, otherwise by the weights and torch's type promotion. ``range_faults``,
+``rounding_noise`` and ``prediction`` use these results. Only operations that the level computes in half can be at
+fault; a norm at O1, which is float32, cannot.
 
 With S the loss scale, x a value, g an unscaled gradient, rms the root mean square:
 
@@ -33,9 +33,10 @@ With S the loss scale, x a value, g an unscaled gradient, rms the root mean squa
                    margin = log2 of n over that limit. Named is the rounding that the noise comes from.
     dtype          a function would raise an error: it gets half and float32, or refuses half. margin = 0.
 
-Layers for ``keep_fp32`` are searched on the same record: those with faults are kept, and the dtypes and faults
-computed again, until none is left; then each that is not needed is left out. With the proposed layers noise and lost
-progress are under a quarter of the limits above, and a fifth of the products are still half.
+Layers for ``keep_fp32`` are chosen from the same recording: those with faults are kept in float32, and the dtypes and
+faults are computed again, until no fault is left; then layers that are not needed are left out. With the proposed
+layers, noise and lost progress are under a quarter of the limits above, and at least a fifth of the matrix products are
+still half.
 
-Harmless, and no fault: single gradients that become 0, an overflow that saturates, a skipped step at the start.
+Not faults: single gradients that become 0, an overflow that saturates, a skipped step at the start.
 """

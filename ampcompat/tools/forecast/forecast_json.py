@@ -1,14 +1,14 @@
-"""The forecast as JSON: what ``--json`` writes, and what the terminal and the page show besides."""
+"""The forecast as JSON: the output of ``--json``, and further data for the terminal and the page."""
 
 import math
 
 from ...errors import AmpError
 from .prediction import make_level, predict
 
-#: The largest finite number of a half dtype.
+#: The largest finite number of each half dtype.
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 
-NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of an optimizer of torch.optim."
+NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of a torch.optim optimizer."
 
 NOT_FINITE = "The loss is {} in float32 already: no level can do better. Lower the learning rate, or check the data."
 
@@ -17,9 +17,10 @@ def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
 
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
-    ``problems`` (optimizers that did not step in half, and why), and by level the ``dtype``, ``error`` (why it would
-    raise, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None), and the
-    ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0, margin.
+    ``problems`` (optimizers that did not step in half, and why), and for each level the ``dtype``, ``error`` (why it
+    would raise an error, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None),
+    and the ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0,
+    margin.
 
     Raises:
         AmpError: no step was recorded, or the loss is not finite in float32.
@@ -69,9 +70,9 @@ def _details(prediction, level):
 
 
 def _margin(found, dtype, scale):
-    """Return how many powers of two the largest number is beyond the range of the dtype; negative where it is not.
+    """Return how many powers of two the largest number is beyond the range of the dtype; negative if it is not.
 
-    A dynamic loss scale follows the gradients, so they count with a static one only.
+    Gradients count only with a static loss scale, since a dynamic one adapts to them.
     """
     largest = found.largest if scale is None else max(found.largest, found.gradient)
     return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None

@@ -1,6 +1,6 @@
-"""Observes a float32 run for a forecast: records some steps op by op, and takes each optimizer step in half as well.
+"""Observes a float32 run for a forecast: records some steps op by op, and also does each optimizer step in half.
 
-Between the recorded steps the script runs with a function mode that passes every call on, and a hook of optimizers.
+Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
 """
 
 import math
@@ -19,10 +19,10 @@ from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
 from .tensor_samples import Stats, TensorSamples
 
-#: Of a run of n steps these are recorded, as shares of it, besides the first two.
+#: The recorded steps in addition to the first two, as shares of the run.
 SHARES = (0.1, 0.4, 1.0)
 
-OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks run also after a layer that raises; this is {}."
+OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks also run after a layer that raises; this is {}."
 
 
 class Sampled(NamedTuple):
@@ -36,10 +36,10 @@ class Sampled(NamedTuple):
 
 
 class Param(NamedTuple):
-    """What happened to a param: ``progress`` is -<gradient, update>, the decrease of the loss to first order.
+    """The updates of a param: ``progress`` is -<gradient, update>, the decrease of the loss to first order.
 
-    ``kept``: of ``half_updates``, 1.0 where unknown; ``update`` and ``weight``: root mean squares at the last record;
-    ``eps``: the optimizer's, 0.0 where it has none.
+    ``kept``: from ``half_updates``, 1.0 if unknown; ``update`` and ``weight``: root mean squares at the last recorded
+    step; ``eps``: the optimizer's, 0.0 if it has none.
     """
 
     model: int
@@ -54,7 +54,7 @@ class Param(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """All that a forecast is made of.
+    """The data for a forecast.
 
     ``stated``: the arguments of ``amp.initialize``, empty in a script without it. ``gradients``: the largest absolute
     gradient of a param, at each call of an optimizer's ``step``. ``problems``: optimizers that do not step in half.
@@ -70,13 +70,13 @@ class Observed(NamedTuple):
 
 
 class ForecastObserver(Observer):
-    """The observer, and a context manager: what it changes in torch is undone on exit.
+    """The observer, and a context manager: its changes to torch are undone on exit.
 
     Args:
         steps: the number of optimizer steps of the run.
     """
 
-    is_watching = False  # as a source of events of a ``Recorder``: no step is left out of the times
+    is_watching = False  # as a source of events of a ``Recorder``: all steps are timed
 
     def __init__(self, steps):
         if not features.is_version_within(oldest="2.1"):
@@ -116,11 +116,11 @@ class ForecastObserver(Observer):
             self._begin()
 
     def before_backward(self, backward):
-        """Note where a backward pass begins."""
+        """Note the start of a backward pass."""
         self._calls.add_loss(backward.loss)
 
     def step_ended(self, next_step):
-        """Read a recorded step, and begin the next one if it is to be recorded; None: the run has ended."""
+        """Read a recorded step, and start recording the next one if needed; None: the run has ended."""
         self._end()
         self._step = next_step
         if next_step in self._recorded:
@@ -218,6 +218,6 @@ class ForecastObserver(Observer):
 
 
 def _epsilon(optimizer):
-    """Return the smallest eps of an optimizer's groups; 0.0 without one. Of a tuple, as Adafactor's, the first."""
+    """Return the smallest eps of an optimizer's groups; 0.0 without one; of a tuple (Adafactor), the first."""
     found = [group["eps"] for group in optimizer.param_groups if group.get("eps")]
     return min([float(each[0] if isinstance(each, (tuple, list)) else each) for each in found], default=0.0)

@@ -1,4 +1,4 @@
-"""The forecast as one self-contained HTML page: a map of modules and levels, drawn by Vega-Lite. It loads nothing."""
+"""The forecast as one self-contained HTML page: a map of modules and levels, drawn with Vega-Lite."""
 
 import copy
 import html
@@ -12,11 +12,11 @@ from . import forecast_text
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
-#: Modules on the map, those with findings and the largest margins first.
+#: The number of modules on the map; those with findings and the largest margins come first.
 MODULES = 80
 
-#: A module within so many powers of two of the end of the range is near it; a module is marked if this share of its
-#: gradients becomes 0.
+#: A module within this number of powers of two of the limit of the range is near it; a module is marked if this share
+#: of its gradients becomes 0.
 NEAR, LOST = -3.0, 0.5
 
 #: The width of the map for readers without JavaScript.
@@ -27,7 +27,7 @@ def to_html(forecast, command):
     """Return a page; needs the extra ``report``.
 
     Args:
-        forecast: what ``forecast_json.make`` returned.
+        forecast: the result of ``forecast_json.make``.
         command: the script and its arguments.
     """
     jinja2 = renderer.library("jinja2")
@@ -64,13 +64,13 @@ def heat_map(rows):
 
 
 def _states(spec):
-    """Return (state, colour) of each kind of cell: the legend, in HTML, which wraps on narrow screens."""
+    """Return (state, color) of each kind of cell for the legend, which is HTML, so that it wraps on narrow screens."""
     scale = spec["encoding"]["color"]["scale"]
     return list(zip(scale["domain"], scale["range"]))
 
 
 def cells(forecast):
-    """Return a dict per module and level, for the map: state, finding, and numbers as texts."""
+    """Return a dict per module and level for the map: state, finding, and numbers as strings."""
     modules = _modules(forecast)[:MODULES]
     found = []
     for level, told in forecast["details"]["levels"].items():
@@ -108,7 +108,7 @@ def _by_module(found, told):
 
 
 def _modules(forecast):
-    """Return the names of the modules (None is outside), those with findings and then the largest margins first."""
+    """Return the names of the modules (None is outside), first those with findings, then by margin."""
     worst = {}
     for level, told in forecast["details"]["levels"].items():
         for each in told["margins"]:
@@ -120,7 +120,7 @@ def _modules(forecast):
 
 
 def _levels(forecast):
-    """Return (level, prediction, verdict, sentences about the loss scale) of each half level."""
+    """Return (level, prediction, verdict, sentences about the loss scale) for each half level."""
     told = forecast["details"]["levels"]
     return [
         (level, found["prediction"], forecast_text.verdict(found), forecast_text.scale_sentence(found, told[level]))

@@ -6,15 +6,15 @@ import textwrap
 from ...abtest.judging.keep_fp32_search import argument
 from ...abtest.report.number_format import number, percent, scale
 
-#: The levels to recommend, the first that works first. O3 is for measuring speed.
+#: The levels to recommend; the first one that works is chosen. O3 is for measuring speed.
 PREFERRED = ("O1", "O2", "O4", "O5")
 
-#: Findings of a level that are shown without ``--details``; lines of a table with it.
+#: The number of findings of a level that are shown without ``--details``, and of table rows with it.
 SHOWN, ROWS = 2, 40
 
 _TOLD = {"works": "works", "fails": "will not work"}
 
-#: What calls outside every model, and in the forward of a model itself, are said to be in.
+#: The names for the place of calls outside every model, and in the forward of a model itself.
 OUTSIDE, WHOLE = "the script outside the model", "the model itself"
 
 
@@ -71,7 +71,7 @@ def reasons(found, told):
 
 
 def name_of(module):
-    """Return a module's name for people; None is the script outside every model."""
+    """Return a module's display name; None is the script outside every model."""
     return OUTSIDE if module is None else module or WHOLE
 
 
@@ -88,7 +88,7 @@ def _finding(finding, dtype):
 
 
 def scale_sentence(found, told):
-    """Return what to know of the loss scale, as a list of one sentence, or of none."""
+    """Return a remark on the loss scale, as a list of one sentence, or an empty list."""
     safe = found["safe_loss_scale"]
     if safe is None or (found["prediction"] == "fails" and not told["skips"]):
         return []
@@ -115,7 +115,7 @@ def _margins(told):
 
 
 def recommended(forecast):
-    """Return the level to take: one that works as it is, or else with layers in float32; None if there is none."""
+    """Return the recommended level: one that works as it is, or with layers in float32; None if there is none."""
     for kind in ("works", "keep_fp32"):
         for level in PREFERRED:
             if forecast["levels"][level]["prediction"] == kind:
@@ -124,7 +124,7 @@ def recommended(forecast):
 
 
 def advice(forecast, command):
-    """Return the lines that end the report: what to type."""
+    """Return the last lines of the report: the commands to run."""
     level, script = recommended(forecast), " ".join(map(shlex.quote, command))
     if level is None:
         return ["No level will work: train in float32."]

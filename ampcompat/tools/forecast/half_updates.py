@@ -1,13 +1,13 @@
-"""Takes every optimizer step a second time, in half weights: what O3 would make of the same gradients.
+"""Repeats every optimizer step with half weights, to find what O3 would do with the same gradients.
 
-A twin of each optimizer, of the same class, has copies of the params in float16 and steps with the float32 gradients
-rounded to it, for ``STEPS`` steps. For each param, with w the weights and t the twin's, before and after them,
+A twin of each optimizer, of the same class, has float16 copies of the params and uses the float32 gradients rounded to
+float16, for ``STEPS`` steps. For each param, with w the weights and t the twin's, before and after these steps,
 
     kept = <t_last - t_first, w_last - w_first> / |w_last - w_first|**2
 
-is 1 where half weights follow, 0 where every update is under half a unit of the last place, and far from both, or not
-a number, where the optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 there, and so is the square of a
-gradient under 2**-12.
+is 1 if half weights follow, 0 if every update is under half a unit in the last place, and far from both, or nan, if the
+optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 in float16, and so is the square of a gradient under
+2**-12.
 """
 
 import collections
@@ -16,7 +16,7 @@ import torch
 
 from ...support.torch_compat import step_hooks
 
-#: Steps that a twin takes.
+#: The number of steps of a twin.
 STEPS = 20
 
 _INSTANCE_STATE = ("param_groups", "state", "_amp_stash")
@@ -35,10 +35,10 @@ class HalfUpdates:
         self._counts = {}  # id(optimizer) -> its steps
         self._starts = {}  # param -> (its float32 values, its half values before the first step; now)
         self._rows = []  # (param, what ``_compared`` returns)
-        self.problems = {}  # class of an optimizer -> why it could not step in half
+        self.problems = {}  # optimizer class -> why it could not step in half
 
     def before_step(self, optimizer):
-        """Step with the twin, from the gradients that the optimizer is about to use."""
+        """Step with the twin, using the gradients that the optimizer is about to use."""
         if id(optimizer) not in self._twins:
             self._twins[id(optimizer)] = optimizer, self._twin(optimizer)
         twin = self._twins[id(optimizer)][1]
@@ -54,8 +54,8 @@ class HalfUpdates:
                 for param, half in zip(group["params"], own["params"]):
                     half.grad = None if param.grad is None else param.grad.to(self._dtype)
             try:
-                step_hooks.plain_step(type(optimizer))(twin)  # hooks would count it as a step of the script
-            except Exception as error:  # whatever an optimizer does not support: the report says it
+                step_hooks.plain_step(type(optimizer))(twin)  # hooks would count the step as one of the script
+            except Exception as error:  # an optimizer may not support something: the report says so
                 self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
                 self._twins[id(optimizer)] = optimizer, None
 
@@ -86,7 +86,7 @@ class HalfUpdates:
                         self._rows.append((param, _compared(param, *self._starts.pop(param))))
 
     def kept(self):
-        """Return ``{id(param): (kept, whether all half weights are finite)}`` of the params that have moved."""
+        """Return ``{id(param): (kept, whether all half weights are finite)}`` for the params that have changed."""
         for optimizer, twin in list(self._twins.values()):
             if twin is not None:
                 self._finish(twin, optimizer)

@@ -1,7 +1,7 @@
-"""Which dtype every value of a recorded step would have at a level: the op table at O1 and O4, else the weights'.
+"""The dtype of every value of a recorded step at a level: by the op table at O1 and O4, otherwise by the weights.
 
-At O2, O3 and O5 a model's weights and arguments are half, its outputs float32, and functions follow torch's promotion.
-A layer of ``keep_fp32`` gets float32 arguments, and what it returns is cast back (not at O1 and O4).
+At O2, O3 and O5, a model's weights and arguments are half, its outputs float32, and functions follow torch's type
+promotion. A layer of ``keep_fp32`` gets float32 arguments, and its output is cast back (not at O1 and O4).
 """
 
 import math
@@ -14,17 +14,17 @@ from ...support.nested import BYTES
 from .norm_inputs import NORMS
 from .op_calls import DTYPE_METHODS
 
-#: Functions that take the dtype of their first argument whatever the others are.
+#: Functions that use the dtype of their first argument, whatever the others are.
 _FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
-#: Functions that write a number into a tensor and refuse one that its dtype cannot hold.
+#: Functions that write a number to a tensor and refuse one that is outside the range of its dtype.
 _WRITES = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
 
 
 class LevelDtypes(NamedTuple):
-    """What a forecast needs to know of a level with its options.
+    """The facts about a level, with its options, that a forecast needs.
 
-    ``low``: the half dtype, None at O0. ``casts_functions``: O1 and O4. ``scale``: the static loss scale, or None where
-    it is dynamic; ``init_scale`` of a dynamic one. ``table``: {function: rule}. ``batch_norms``: of ``(model, name)``.
+    ``low``: the half dtype, None at O0. ``casts_functions``: O1 and O4. ``scale``: the static loss scale, or None if it
+    is dynamic; ``init_scale`` of a dynamic one. ``table``: {function: rule}. ``batch_norms``: of ``(model, name)``.
     """
 
     name: str
@@ -49,10 +49,10 @@ class StepDtypes:
 
     Attributes:
         stored: the dtype of each value.
-        seen: for each call the dtypes in which it gets its inputs.
-        rounded: the values that are half for a moment: before a layer of ``keep_fp32`` that gets the model's argument,
-            and after one.
-        error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would, or None.
+        seen: for each call, the dtypes of the inputs that it gets.
+        rounded: the values that are temporarily half: before a layer of ``keep_fp32`` that gets the model's argument,
+            and after such a layer.
+        error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would raise, or None.
     """
 
     def __init__(self, step, level):
@@ -92,7 +92,7 @@ class StepDtypes:
         if level.casts_functions:
             return torch.float32 if layer is not None and layer != before else dtype
         is_argument = made.model is None and used.model is not None
-        if (before if before != layer else None) or (is_argument and layer):  # not where all of the model is kept
+        if (before if before != layer else None) or (is_argument and layer):  # not if the whole model is kept
             self.rounded.add(value.index)
         if (made.model is None) != (used.model is None):
             return torch.float32 if used.model is None or layer is not None else level.low
@@ -103,7 +103,7 @@ class StepDtypes:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _rule(self, call):
-        """Return the rule of the op table for a call, or None where it casts nothing."""
+        """Return the rule of the op table for a call, or None if it casts nothing."""
         level = self._level
         if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in DTYPE_METHODS:
             return None
@@ -136,8 +136,8 @@ class StepDtypes:
         if call.op != "to" or call.target is not torch.float32:
             self._before_cast.setdefault(key, seen[0] if seen else call.target)
             return call.target
-        # At O0 ``to(x.dtype)`` looks like ``to(torch.float32)``: it is the way back after an earlier cast in a module,
-        # and the dtype of another tensor whose dtype was read.
+        # At O0, ``to(x.dtype)`` looks like ``to(torch.float32)``: it casts back after an earlier conversion in a
+        # module, and to the dtype of another tensor whose dtype was read.
         if key in self._before_cast:
             return self._before_cast[key]
         if call.like is not None and call.like not in call.inputs:
@@ -146,7 +146,7 @@ class StepDtypes:
         return call.target
 
     def _like(self, call):
-        """Return the dtype of a result that was asked for by ``dtype``, which may have been that of another tensor."""
+        """Return the dtype of a result requested with ``dtype``, which may have been that of another tensor."""
         if call.like is None or call.target is not self._values[call.like].dtype:
             return call.target
         return self._seen(self._values[call.like], call)

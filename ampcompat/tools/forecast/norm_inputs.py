@@ -1,15 +1,15 @@
-"""What is recorded of norms and softmaxes besides their values: how near to one another their inputs are."""
+"""Additional statistics of norms and softmaxes: how close to one another their inputs are."""
 
 import torch
 
 #: Functions that subtract a mean.
 NORMS = frozenset(["batch_norm", "instance_norm", "group_norm", "layer_norm"])
-#: Softmaxes, and losses that begin with one.
+#: Softmaxes, and losses that start with one.
 SOFTMAXES = frozenset(["softmax", "log_softmax", "cross_entropy"])
 
 
 def variance_share(name, tensor, args, kwargs):
-    """Return variance over mean square of a norm's input, of each channel or position: 0 where all is its mean."""
+    """Return variance over mean square of a norm's input, per channel or position; 0 if all values are equal."""
     with torch.no_grad():
         values = tensor.detach()
         if name == "layer_norm":
@@ -25,7 +25,7 @@ def variance_share(name, tensor, args, kwargs):
 
 
 def gaps(name, tensor, args, kwargs):
-    """Return the differences between the largest and the second number over which a softmax goes."""
+    """Return the differences between the largest and the second largest inputs of a softmax."""
     with torch.no_grad():
         values = tensor.detach()
         dim = 1 if name == "cross_entropy" else kwargs.get("dim", args[1] if len(args) > 1 else -1)

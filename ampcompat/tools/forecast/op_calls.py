@@ -1,8 +1,8 @@
-"""Records the calls of torch's functions in one training step: by module, with what produced their inputs.
+"""Records the calls of torch's functions in one training step: by module, with the producers of their inputs.
 
-A function mode sees the public functions, which are what the op table names. Functions that only look at a tensor in
-another way make no new value: the result of ``view`` is the value of its input. Values are numbered, and tensors are
-held weakly, so the record of a step keeps no memory of the step alive.
+A function mode records the public functions, which are those of the op table. Functions that only return another view
+of a tensor create no new value: the result of ``view`` is the value of its input. Values are numbered, and tensors are
+referenced weakly, so the record of a step does not keep its memory allocated.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from . import norm_inputs
 
 
 class Value(NamedTuple):
-    """A floating tensor of a step.
+    """A floating-point tensor of a step.
 
     ``kind``: param, buffer, input (it comes from outside the record) or result. ``name``: of a param or buffer.
-    ``call``: the index of the call that made it, or None. ``place``: where that happened.
+    ``call``: the index of the call that created it, or None. ``place``: of that call.
     """
 
     index: int
@@ -40,8 +40,9 @@ class Value(NamedTuple):
 class OpCall(NamedTuple):
     """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
 
-    ``outer``: the walked function that made it, or None. ``scalars``: the numbers among its arguments. ``target``: the
-    dtype that a cast or a factory was asked for, or None; ``like``: the value whose dtype the module read last.
+    ``outer``: the function, recorded call by call, that made it, or None. ``scalars``: the numbers among its arguments.
+    ``target``: the requested dtype of a conversion or a factory function, or None; ``like``: the value whose dtype the
+    module read last.
     """
 
     index: int
@@ -58,7 +59,7 @@ class OpCall(NamedTuple):
 
 
 class RecordedStep(NamedTuple):
-    """The record of one step: its calls, values, and the values that were losses of backward passes."""
+    """The record of one step: calls, values, and the values that were losses of backward passes."""
 
     calls: List[OpCall]
     values: List[Value]
@@ -66,7 +67,7 @@ class RecordedStep(NamedTuple):
 
 
 class OpCalls(FunctionMode):
-    """A function mode that records steps between ``begin`` and ``end``; between them it passes calls on.
+    """A function mode that records steps from ``begin`` to ``end``; otherwise it only forwards calls.
 
     Args:
         on_value: called as ``on_value(index, tensor)`` with every new value.
@@ -91,17 +92,17 @@ class OpCalls(FunctionMode):
         self._counters = {OUTSIDE: 0}
 
     def add_models(self, models):
-        """Name the modules of these models, beside those known already."""
+        """Add these models and the names of their modules to the known ones."""
         self._modules.add_models(models)
 
     def models(self):
-        """Return the models that are still alive, each with its number."""
+        """Return the models that still exist, each with its number."""
         return self._modules.models()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
     def begin(self):
-        """Begin to record."""
+        """Start recording."""
         self._reset()
         self._tensors = {}
         self._modules.begin_step()
@@ -124,15 +125,15 @@ class OpCalls(FunctionMode):
             self._arguments.add(id(tensor))
             reference, index = self._known.get(id(tensor), (None, None))
             if reference is not None and reference() is tensor and self._values[index].kind == "input":
-                self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has looked at it
+                self._values[index] = self._values[index]._replace(place=OUTSIDE)  # another hook has accessed it
 
     def add_loss(self, loss):
-        """Note that a backward pass begins at this tensor."""
+        """Note that a backward pass starts from this tensor."""
         if self._is_on:
             self._losses.append(self._index(loss))
 
     def end(self):
-        """End the record and return the ``RecordedStep``."""
+        """End recording and return the ``RecordedStep``."""
         self._is_on = False
         self._modules.stop()
         for handle in self._handles:
@@ -193,7 +194,7 @@ class OpCalls(FunctionMode):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
         if name in norm_inputs.NORMS or name.endswith(
             "_"
-        ):  # they write to their arguments, whose values before that count
+        ):  # they write to their arguments, whose earlier values are recorded
             for tensor in tensors:
                 self._index(tensor)
         if name in norm_inputs.NORMS:
@@ -202,11 +203,11 @@ class OpCalls(FunctionMode):
             self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
-        if not results:  # it asks for the shape, or compares
+        if not results:  # it queries the shape, or compares
             return result
         inputs = tuple([self._index(tensor) for tensor in tensors])
         if name in DTYPE_METHODS and tensors and results[0] is tensors[0]:
-            result = results[0] = result.view_as(result)  # at another level it is another tensor
+            result = results[0] = result.view_as(result)  # at another level, it is a different tensor
         place, module_call = self._modules.current()
         number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
@@ -224,7 +225,7 @@ class OpCalls(FunctionMode):
             return index
         kind, name, place = self._tensors.get(id(tensor), ("input", "", OUTSIDE))
         if kind == "input" and id(tensor) not in self._arguments:
-            place = self._modules.current()[0]  # a tensor that the module holds
+            place = self._modules.current()[0]  # a tensor stored in the module
         return self._add(tensor, kind, name, place, None)
 
     def _add(self, tensor, kind, name, place, call):

@@ -15,39 +15,39 @@ from .rounding_noise import StepNoise, noisy
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
 
-#: The share of the progress that may be lost, and by what share of itself the loss may then end higher. With layers in
-#: float32 a quarter of this, and of the noise, may be left: a proposal should be right.
+#: The share of progress that may be lost, and the share by which the loss may then end higher. With layers in float32,
+#: only a quarter of this, and of the noise, may be left, since a proposal should be right.
 LOST_PROGRESS, LOSS_EXCESS = 0.4, 0.05
 
-#: How many times as far as float32 weights half weights may move.
+#: The largest ratio of the distances that half and float32 weights may move.
 TOO_FAR = 4.0
 
-#: First steps within which a dynamic scale must be found, and the share of skipped steps from which it matters whether
-#: it is found later: as for the verdicts of ``ab``.
+#: The number of first steps within which a dynamic scale must settle, and the share of skipped steps above which
+#: settling later is a fault, as for the verdicts of ``ab``.
 LONGEST_SEARCH, SKIPPED_SHARE = 25, 0.1
 
-#: The share of skipped steps that is too much, whenever they are.
+#: The share of skipped steps that is too large, whenever they occur.
 MANY_SKIPPED = 0.3
 
-#: The squares of rounding errors over those of what they change, from which on they count.
+#: The ratio of the squares of rounding errors and of the values from which on they count.
 NOISE = 0.5
 
-#: Optimizers whose step does not depend on the size of the gradient: flushed gradients count by their absolute value.
+#: Optimizers whose step does not depend on the size of the gradient: lost gradients count by their absolute value.
 _NORMALIZING = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "LAMB", "NovoGrad", "Lion")
 
-#: The share of the products that must still run in half with the proposed layers in float32.
+#: The share of matrix products that must still run in half with the proposed layers in float32.
 LEFT_IN_HALF = 0.2
 
-#: Rounds of the search for layers to keep in float32.
+#: The number of rounds of the search for layers to keep in float32.
 _ROUNDS = 12
 
 
 class Prediction(NamedTuple):
-    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` one line for people.
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` is one line of text.
 
-    ``kept``: what to pass as keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
-    None where no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: what
-    ``StepFaults.margins`` returned for the level as it is, without layers in float32, of all recorded steps.
+    ``kept``: the value for keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
+    None if no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: the result
+    of ``StepFaults.margins`` for the level without layers in float32, over all recorded steps.
     """
 
     level: str
@@ -61,7 +61,7 @@ class Prediction(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a level would do with given layers in float32; ``error`` is why it would raise, or None."""
+    """The results of a level with given layers in float32; ``error`` is why it would raise an error, or None."""
 
     faults: List[Fault]
     safe_scale: Optional[float]
@@ -112,7 +112,7 @@ class _Forecast:
 
     @staticmethod
     def _errors(steps):
-        """Return (why the first call that would raise does, or None; its faults)."""
+        """Return (why the first call that would raise an error does so, or None; the faults)."""
         found = [step.dtypes.error for step in steps if step.dtypes.error is not None]
         faults = [Fault(call.place, call.op, "overflow" if margin else "dtype", margin) for call, _, margin in found]
         return found[0][1] if found else None, faults
@@ -140,11 +140,11 @@ class _Forecast:
     def _skipped(self, largest, scale):
         """Return the numbers of the steps that a dynamic scale would skip.
 
-        The largest gradient of a param is known of every step. The largest half gradient is as many times that as in
-        the recorded steps.
+        The largest gradient of a param is known for every step. The largest half gradient is assumed to be the same
+        multiple of it as in the recorded steps.
 
         Args:
-            largest: half gradient of each recorded step.
+            largest: the largest half gradient of each recorded step.
         """
         gradients = self._observed.gradients
         per_step = len(gradients) / self._length if self._length else 0
@@ -168,7 +168,7 @@ class _Forecast:
     # -- lost progress -------------------------------------------------------------------------------------------------
 
     def _lost(self, steps, level, scale):
-        """Return the faults of gradients and updates that become 0, if the loss would notice."""
+        """Return the faults of gradients and updates that become 0, if the loss would be affected."""
         params = [each for each in self._observed.params if each.progress > 0]
         total = sum(each.progress for each in params)
         broken = [] if level.has_masters else self._broken_weights(level)
@@ -198,7 +198,7 @@ class _Forecast:
         return {key: sum(shares) / len(shares) for key, shares in found.items()}, faults
 
     def _broken_weights(self, level):
-        """Return the faults of half weights that become inf or nan, or leave, by the optimizer's own arithmetic."""
+        """Return the faults of half weights that become inf or nan, or diverge, in the optimizer's own arithmetic."""
         found = []
         for each in self._observed.params:
             if self._is_kept(each, level) or (each.is_finite and abs(each.kept) < TOO_FAR):
@@ -213,7 +213,7 @@ class _Forecast:
         return place.layer_of(level.kept) is not None or tuple(place) in level.batch_norms
 
     def _fall(self):
-        """Return by what share of its last value the loss fell."""
+        """Return the decrease of the loss as a share of its last value."""
         losses = [loss for loss in self._observed.losses if math.isfinite(loss)]
         width = max(1, len(losses) // 10)
         first, last = sorted(losses[:width])[width // 2], sorted(losses[-width:])[width // 2]
@@ -223,7 +223,7 @@ class _Forecast:
     # -- layers in float32 ---------------------------------------------------------------------------------------------
 
     def _search(self, outcome):
-        """Return the layers with which no fault is left, the fewest found, or None."""
+        """Return the smallest set of layers found with which no fault is left, or None."""
         level, kept = self._level, ()
         for _ in range(_ROUNDS):
             places = [fault.place for fault in outcome.faults]
@@ -248,21 +248,21 @@ class _Forecast:
         return kept
 
     def _leaves_half(self, kept):
-        """Return whether ``LEFT_IN_HALF`` of the products that the level runs in half still do."""
+        """Return whether ``LEFT_IN_HALF`` of the level's half matrix products still run in half."""
         level = self._level._replace(kept=self._level.kept + kept)
         before, after = [_half_products(self._observed.steps[0], each) for each in (self._level, level)]
         return after >= max(1, LEFT_IN_HALF * before)
 
 
 def _half_products(sampled, level):
-    """Return the number of products of a step that run in half."""
+    """Return the number of matrix products of a step that run in half."""
     seen = StepFaults(sampled, level).dtypes.seen
     products = [call for call in sampled.record.calls if level.table.get(call.op) == HALF]
     return sum(1 for call in products if level.low in seen[call.index])
 
 
 def make_level(observed, name):
-    """Return the ``LevelDtypes`` with the options that the script gives to ``amp.initialize``."""
+    """Return the ``LevelDtypes`` with the options that the script passes to ``amp.initialize``."""
     stated = observed.stated
     keywords = {option: stated.get(option) for option in opt_levels.LEVEL_OPTIONS}
     _, policy = opt_levels.resolve(stated.get("opt_level", "O1"), keywords, {"opt_level": name})
@@ -287,7 +287,7 @@ def _place(param):
 
 
 def _merged(faults):
-    """Return each fault once, with its largest margin, in the order in which they were found first."""
+    """Return each fault once, with its largest margin, in order of first occurrence."""
     found = {}
     for fault in faults:
         known = found.get(fault.key)
@@ -296,7 +296,7 @@ def _merged(faults):
 
 
 def _joined(steps):
-    """Return the margins of several steps as those of one."""
+    """Return the combined margins of several steps."""
     found = {}
     for step in steps:
         for module, margin in step.items():

@@ -1,4 +1,4 @@
-"""What would go wrong in one recorded step at a level: see the formulas in the package's docstring."""
+"""The faults of one recorded step at a level; see the formulas in the package's docstring."""
 
 import math
 from typing import NamedTuple
@@ -9,36 +9,37 @@ from ...engine.op_table.function_dtypes import HALF
 from ...support.module_stack import OpPlace
 from .level_dtypes import StepDtypes
 
-#: The first number that float16 rounds to inf, and its largest finite one; the exponent under which it rounds to 0.
+#: The smallest number that float16 rounds to inf, and its largest finite number; the exponent below which it rounds to
+#: 0.
 TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25
 
-#: A value's share of the loss, to first order at most, below which it does not matter that it becomes 0.
+#: The share of the loss, to first order, below which it does not matter that a value becomes 0.
 SIGNIFICANT = 0.01
 
-#: Functions that leave an infinite input finite where their float32 result is in range: they saturate or select.
+#: Functions with a finite result for an infinite input if the float32 result is in range: they saturate or select.
 _BOUNDED = frozenset(
     "tanh sigmoid hardtanh relu6 clamp clip clamp_min clamp_max hardsigmoid erf atan arctan max min amax amin maximum "
     "minimum max_pool1d max_pool2d max_pool3d where masked_fill topk adaptive_max_pool2d threshold nan_to_num".split()
 )
-#: Those among them that may leave nan out, too.
+#: Those that may also remove nan.
 _SELECTS = frozenset("where masked_fill nan_to_num".split())
-#: Functions that leave -inf finite.
+#: Functions with a finite result for -inf.
 _BOUNDED_BELOW = frozenset(
     "relu softmax log_softmax exp softplus elu celu selu cross_entropy logsumexp sigmoid".split()
 )
 #: Functions that keep the sign of inf.
 _KEEPS_SIGN = frozenset("add radd relu dropout cat stack sum mean leaky_relu softplus float half to".split())
-#: Functions that sum many numbers, for the name of a fault.
+#: Functions that sum many numbers, to name a fault.
 _REDUCTIONS = frozenset(
     "sum mean norm vector_norm matrix_norm std var prod cumsum cumprod mse_loss l1_loss logsumexp dist cdist".split()
 )
-#: Functions that are singular at 0, and which input it is that must not be 0.
+#: Functions that are singular at 0, and which input must not be 0.
 _SINGULAR = dict.fromkeys("reciprocal rsqrt log log2 log10 sqrt rtruediv rdiv".split(), 0)
 _SINGULAR.update(div=1, true_divide=1, truediv=1, divide=1, addcdiv=2)
 
 
 class Fault(NamedTuple):
-    """One fault: where, of which kind, and by how many powers of two it is beyond (margin)."""
+    """One fault: its place, its kind, and by how many powers of two the limit is exceeded (margin)."""
 
     place: OpPlace
     op: str
@@ -47,7 +48,7 @@ class Fault(NamedTuple):
 
     @property
     def key(self):
-        """What makes two faults one: all but the margin."""
+        """The key of equal faults: everything except the margin."""
         return self.place, self.op, self.kind
 
 
@@ -58,7 +59,7 @@ def plain(op):
 
 
 def _sides(name, call, position, side):
-    """Return the signs that inf of a sign may have after a call."""
+    """Return the signs that an inf may have after a call."""
     if not side or name in _KEEPS_SIGN or name in _BOUNDED:
         return (side,)
     if name in ("sub", "rsub", "subtract"):
@@ -84,7 +85,7 @@ class StepFaults:
         self.level, self.record = level, sampled.record
         self.values, self.gradients, self.details = sampled.values, sampled.gradients, sampled.details
         self.dtypes = StepDtypes(sampled.record, level)
-        self._consumers = [[] for _ in sampled.record.values]  # of each value: (call, position of the input)
+        self._consumers = [[] for _ in sampled.record.values]  # for each value: (call, position of the input)
         for call in sampled.record.calls:
             for position, index in enumerate(call.inputs):
                 self._consumers[index].append((call, position))
@@ -105,7 +106,7 @@ class StepFaults:
         return stored is self.level.low or index in self.dtypes.rounded or bool(self._low_consumers(index))
 
     def origin(self, index):
-        """Return (place, function) of a low value: what made it, or what gets it by a cast."""
+        """Return (place, function) of a low value: the one that created it, or that gets it through a cast."""
         value = self.record.values[index]
         if self.dtypes.stored[index] is self.level.low and value.call is not None:
             return value.place, self.record.calls[value.call].op
@@ -120,10 +121,10 @@ class StepFaults:
     # -- does it reach the loss? ---------------------------------------------------------------------------------------
 
     def _reaches_loss(self, index, side):
-        """Return whether inf of a sign (+1, -1), or nan (0), in a value makes the loss, or gradients, not finite."""
+        """Return whether inf with a sign (+1, -1), or nan (0), in a value makes the loss or gradients non-finite."""
         key = index, side
         if key not in self._reached:
-            self._reached[key] = False  # while it is looked for
+            self._reached[key] = False  # during the search
             self._reached[key] = index in self.losses or any(
                 self._passes_on(call, position, side) for call, position in self._consumers[index]
             )
@@ -147,7 +148,7 @@ class StepFaults:
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
     def overflows(self):
-        """Return the faults of values beyond float16's range that reach the loss, without those that follow."""
+        """Return the faults of values beyond float16's range that reach the loss, without consequential ones."""
         if self.level.low is not torch.float16:
             return []
         beyond, found = set(), []
@@ -185,7 +186,7 @@ class StepFaults:
         return found
 
     def zero_denominators(self):
-        """Return the faults of inputs, not 0 in float32, that float16 makes 0 where the function is singular."""
+        """Return the faults of inputs of singular functions that are not 0 in float32 but 0 in float16."""
         if self.level.low is not torch.float16:
             return []
         found = []
@@ -215,7 +216,7 @@ class StepFaults:
         return any(self._reaches_loss(index, side) for index in call.outputs for side in (1, -1))
 
     def _is_masked(self, index, depth=4):
-        """Return whether gradients where a value is 0 are left out by what made it: a derivative of inf is harmless."""
+        """Return whether gradients are dropped where a value is 0, so that an infinite derivative is harmless."""
         call = self.record.values[index].call
         if call is None or not depth:
             return False
@@ -227,7 +228,7 @@ class StepFaults:
         return is_of_one and self._is_masked(call.inputs[0], depth - 1)
 
     def _epsilon(self, index, depth=4):
-        """Return the small number that was added, or that limits a value, a few calls before; None if there is none."""
+        """Return the small number that was added to a value, or limits it, a few calls before; or None."""
         call = self.record.values[index].call
         if call is None or not depth:
             return None
@@ -238,7 +239,7 @@ class StepFaults:
         return next((eps for eps in (self._epsilon(each, depth - 1) for each in call.inputs) if eps), None)
 
     def flushes(self):
-        """Return the faults of values of which most, by their squares, become 0 in float16 and that the loss needs."""
+        """Return the faults of values that affect the loss and mostly, weighted by squares, become 0 in float16."""
         if self.level.low is not torch.float16:
             return []
         gone, found = set(), []
@@ -268,9 +269,10 @@ class StepFaults:
         return max([each for each in found if math.isfinite(each[0])], default=(0.0, None))
 
     def gradient_overflow(self, limit, margin):
-        """Return the fault of the gradient beyond ``limit`` that the backward pass comes to first.
+        """Return the fault of the first gradient beyond ``limit`` in the backward pass.
 
-        It is the fault of the function whose backward pass makes it; in float32 already, of what made the value.
+        It is attributed to the function whose backward pass computes it or, if it is float32, to the producer of the
+        value.
         """
         beyond = [i for i, stats in self.gradients.items() if self.is_low(i) and stats.largest > limit]
         index = max(beyond)
@@ -284,7 +286,7 @@ class StepFaults:
 
         Args:
             scale: the loss scale.
-            power: 2 to weigh gradients by their squares, as a plain step of SGD does; 1 for steps like Adam's.
+            power: 2 to weight gradients by their squares, as in a plain SGD step; 1 for steps like Adam's.
         """
         shares, params, found = {}, {}, []
         limit = TO_ZERO - math.log2(scale)
@@ -302,10 +304,11 @@ class StepFaults:
                 params[value.place.model, value.name] = share
         return params, found
 
-    # -- how far from the end of the range ----------------------------------------------------------------------------
+    # -- distance from the limit of the range
+    # ----------------------------------------------------------------------------
 
     def margins(self, scale):
-        """Return ``{module: ModuleMargin}`` of the half values of each module, None for those outside every model."""
+        """Return ``{module: ModuleMargin}`` for the half values of each module; None for those outside every model."""
         found = {}
         for index in self.values:
             if not self.is_low(index):
@@ -324,7 +327,7 @@ class StepFaults:
 class ModuleMargin(NamedTuple):
     """The largest half value, the largest scaled half gradient, and the share of gradients that become 0.
 
-    ``op``: the function whose result is nearest to the end of the range.
+    ``op``: the function whose result is nearest to the limit of the range.
     """
 
     op: str
@@ -334,7 +337,7 @@ class ModuleMargin(NamedTuple):
 
 
 def largest_margin(margins):
-    """Return several ``ModuleMargin`` objects as one."""
+    """Return several ``ModuleMargin`` objects combined."""
     nearest = max(margins, key=lambda each: max(each.largest, each.gradient))
     names = "largest", "gradient", "lost"
     return ModuleMargin(nearest.op, *[max(getattr(each, name) for each in margins) for name in names])

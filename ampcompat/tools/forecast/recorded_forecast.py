@@ -1,11 +1,11 @@
-"""Makes a forecast an event of a recorded run: ``RunOptions(watch="ampcompat.tools.forecast.recorded_forecast")``."""
+"""Adds a forecast to a recorded run's events: ``RunOptions(watch="ampcompat.tools.forecast.recorded_forecast")``."""
 
 from ...abtest.judging import curves
 from ...errors import AmpError
 from . import forecast_json
 from .forecast_observer import ForecastObserver
 
-#: Optimizer steps of a run without a limit.
+#: The number of optimizer steps of a run without a limit.
 STEPS = 50
 
 
@@ -35,7 +35,7 @@ class ForecastEvents(ForecastObserver):
         losses = curves.curve(self._recorder.run, ("loss", 0))
         try:
             return [{"forecast": forecast_json.make(self.observed(losses))}]
-        except AmpError as error:  # the run has its own end
+        except AmpError as error:  # the run has its own end event
             return [{"forecast": str(error)}]
 
 

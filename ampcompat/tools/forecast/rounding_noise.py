@@ -1,4 +1,4 @@
-"""How much noise rounding makes in one recorded step at a level: see ``reduction`` in the package's docstring."""
+"""The noise from rounding in one recorded step at a level; see ``reduction`` in the package's docstring."""
 
 import math
 from typing import NamedTuple, Optional
@@ -13,16 +13,16 @@ ROUNDING = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
 SUBNORMAL = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
 
 _DIFFERENCES = frozenset("add sub rsub mse_loss l1_loss smooth_l1_loss huber_loss subtract".split())
-#: Losses, and the power of a loss that is the root mean square of the difference.
+#: Losses, and the power of each that gives the root mean square of the difference.
 _LOSSES = {"mse_loss": 0.5, "l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": 1.0}
-#: Functions whose relative error is the absolute error of their input.
+#: Functions whose relative error equals the absolute error of their input.
 _OF_ABSOLUTE_ERROR = frozenset("softmax log_softmax cross_entropy exp logsumexp".split())
 
 
 class Noise(NamedTuple):
-    """What rounding makes of a value: root mean squares of the noise and of the value.
+    """The effect of rounding on a value: root mean squares of the noise and of the value.
 
-    ``power``: where the value is a loss, that by which the loss gives this size; otherwise None.
+    ``power``: for a loss, the power of the loss that gives this size; otherwise None.
     """
 
     fault: Fault
@@ -42,7 +42,7 @@ class StepNoise:
         self._step = step
 
     def found(self):
-        """Return the ``Noise`` of differences, norms and softmaxes; its fault is where the noise comes from."""
+        """Return the ``Noise`` of differences, norms and softmaxes; its fault is at the origin of the noise."""
         low = self._step.level.low
         if low is None:
             return []
@@ -59,7 +59,7 @@ class StepNoise:
                 found.append(Noise(fault, own * size, size, _LOSSES.get(plain(call.op)) if is_loss else None))
             if self._step.dtypes.stored[value.index] is low:
                 rounding = self._rounding(value.index)
-                if 4 * rounding >= own:  # the last of several of one size
+                if 4 * rounding >= own:  # the last one of several of equal size
                     source[value.index] = self._step.origin(value.index)
                 own = math.hypot(own, rounding)
             noise[value.index] = own
@@ -71,7 +71,7 @@ class StepNoise:
         return name in NORMS or name in _DIFFERENCES or name in _OF_ABSOLUTE_ERROR
 
     def _source(self, call, inputs, source):
-        """Return (place, function) of the rounding that makes most of the noise of a call's inputs."""
+        """Return (place, function) of the rounding that contributes most to the noise of a call's inputs."""
         sizes = [self._step.values[index].rms if index in self._step.values else 0.0 for index in call.inputs]
         if plain(call.op) not in _DIFFERENCES:
             sizes = [1.0] * len(inputs)
@@ -106,7 +106,8 @@ class StepNoise:
             return inputs[0] / math.sqrt(max(self._step.details[call.inputs[0]].rms, 1e-12))
         if name in _OF_ABSOLUTE_ERROR and stats[0] is not None and math.isfinite(stats[0].rms):
             gap = self._step.details.get(call.inputs[0])
-            # A masked logit of -1e9 has no share. Where one logit leads by far, only noise of that size matters.
+            # A masked logit of -1e9 does not contribute. If one logit is by far the largest, only noise of that size
+            # matters.
             return inputs[0] * abs(stats[0].maximum) / max(1.0, 0.0 if gap is None else gap.rms)
         return max(inputs)
 
@@ -114,13 +115,13 @@ class StepNoise:
 def noisy(found, losses, limit):
     """Return the faults of values that rounding changes too much.
 
-    The squares of the noise of the last step are compared with those of the value then, or with 5 % of their median,
-    whichever is more: where a loss has almost vanished, ``ab`` compares with that too.
+    The squares of the noise in the last step are compared with those of the value there, or with 5 % of their median,
+    whichever is larger, as in ``ab`` if a loss has almost vanished.
 
     Args:
-        found: what ``StepNoise.found`` returned for each step.
+        found: the result of ``StepNoise.found`` for each step.
         losses: of all steps.
-        limit: the share from which it is too much.
+        limit: the share above which it is too much.
     """
     last, squares = {}, {}
     for step in found:

@@ -1,6 +1,6 @@
 """Statistics of many tensors, computed on their devices and read by the host once a step.
 
-Of each tensor the exact largest and smallest values count; all else is taken from ``SAMPLE`` values, evenly spaced.
+The largest and smallest values of each tensor are exact; everything else is based on ``SAMPLE`` evenly spaced values.
 """
 
 import math
@@ -10,18 +10,18 @@ import torch
 
 from ..diagnostics.largest_values import dense_values
 
-#: Values of a tensor that are counted, at most.
+#: The largest number of values of a tensor that are counted.
 SAMPLE = 1024
 
-#: The exponents that are counted one by one; what is below or above counts as the first or last.
+#: The exponents that are counted; smaller or larger ones count as the first or last.
 LOWEST, HIGHEST = -64, 31
 _BINS = HIGHEST - LOWEST + 1
 
 
 class Stats(NamedTuple):
-    """What is known of a tensor's values, without those that are inf or nan.
+    """Statistics of a tensor's values, without those that are inf or nan.
 
-    ``minimum`` and ``maximum`` are exact, and inf or nan if one value is. ``smallest``: of the absolute values but 0.
+    ``minimum`` and ``maximum`` are exact, and inf or nan if one value is. ``smallest``: of the nonzero absolute values.
     ``exponents``: pairs (e, the number of values in 2**e <= abs(x) < 2**(e + 1)), ascending. ``size``: of the tensor.
     """
 
@@ -40,11 +40,11 @@ class Stats(NamedTuple):
 
     @property
     def nonzero(self):
-        """The number of values that were counted and are not 0."""
+        """The number of counted values that are not 0."""
         return sum(count for _, count in self.exponents)
 
     def share_below(self, exponent, power=0):
-        """Return the share of the values but 0 that are under 2**exponent, each weighted by abs(x)**power."""
+        """Return the share of the nonzero values that are below 2**exponent, weighted by abs(x)**power."""
         end = math.floor(exponent)
         if not self.exponents or self.exponents[0][0] >= end:
             return 0.0
@@ -59,7 +59,7 @@ class TensorSamples:
         self._sampled = []  # (key, size, sampled values, (minimum, maximum) of all or None)
 
     def add(self, key, tensor):
-        """Take a sample of a tensor's values as they are now; tensors without floating values have no ``Stats``."""
+        """Sample a tensor's current values; tensors without floating-point values have no ``Stats``."""
         with torch.no_grad():
             values = dense_values(tensor)
             if values is None:

@@ -1,4 +1,4 @@
-"""Track the storages of all tensors that operations return, in forward and backward, by a dispatch mode."""
+"""Track the storages of all tensors that operations return, in forward and backward, with a dispatch mode."""
 
 import functools
 import os
@@ -15,19 +15,19 @@ from .storages import StorageTable, allocated, storages_in
 class AllocationTracker(DispatchMode):
     """A context manager that records the storages made inside it, and calls back when their bytes exceed ``limit``.
 
-    What a kernel allocates and frees before it returns is not seen; only the allocator knows of it. Storages that are
-    resized are seen: ``fully_shard`` allocates and frees gathered weights in this way.
+    Memory that a kernel allocates and frees before it returns is not recorded; only the allocator knows about it.
+    Storages that are resized are recorded: ``fully_shard`` allocates and frees gathered weights in this way.
 
     Args:
-        on_growth: called without arguments when the bytes that may be alive exceed ``limit``; it sets a new limit.
+        on_growth: called without arguments when the bytes that may be in use exceed ``limit``; it sets a new limit.
         is_weight: a function: key of a storage -> whether it is that of a weight.
-        device_types: those of the params. What is made on other devices is recorded in ``elsewhere``.
+        device_types: those of the params. Storages created on other devices are recorded in ``elsewhere``.
 
     Attributes:
-        made: the ``StorageTable`` of what was made in the context.
-        casts: those of them that are weights in another dtype, or copies of such copies.
+        made: the ``StorageTable`` of storages created in the context.
+        casts: those of them that are weights cast to another dtype, or copies of these.
         resized: the ``StorageTable`` of storages from outside that were resized in the context.
-        elsewhere: the ``StorageTable`` of what was made on other devices; it is not part of ``made``.
+        elsewhere: the ``StorageTable`` of storages created on other devices, which are not part of ``made``.
     """
 
     def __init__(self, on_growth, is_weight, device_types=()):
@@ -46,7 +46,7 @@ class AllocationTracker(DispatchMode):
 
     @property
     def max_bytes(self):
-        """An upper bound of the bytes that are alive."""
+        """An upper bound on the bytes in use."""
         return self.made.max_bytes + self.resized.max_bytes
 
     def __enter__(self):
@@ -110,11 +110,11 @@ class AllocationTracker(DispatchMode):
         return key in self.casts or key in self.resized or self._is_weight(key)
 
     def sizes(self):
-        """Return ``{key: bytes}`` of the storages that were made in the context and are still alive."""
+        """Return ``{key: bytes}`` of the storages that were created in the context and still exist."""
         self._made_outside.sizes()
         return self.made.sizes()
 
     def reset(self):
-        """Count what has been made so far as made outside."""
+        """Count everything created so far as created outside."""
         for table in (self.made, self.casts, self.resized, self.elsewhere, self._made_outside):
             table.clear()

@@ -1,4 +1,4 @@
-"""What a step was measured to hold, in bytes per kind of memory, and how bytes are formatted."""
+"""The measured memory of a step, in bytes per kind, and the formatting of bytes."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Optional
@@ -8,9 +8,9 @@ from typing import Optional
 class BytesByKind:
     """Bytes per kind of memory; None means "not measured" and is left out of sums.
 
-    ``casts`` are the copies of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors
-    that were made since the forward pass began and are still alive. ``offloaded`` is in no sum: tensors on another
-    device than the params, such as what ``save_on_cpu`` keeps on the CPU for a model on a GPU.
+    ``casts`` are the half copies of weights that O1 and O4 cache for an iteration, ``temporaries`` all other tensors
+    that were created since the forward pass began and still exist. ``offloaded`` is not part of any sum: tensors on a
+    different device than the params, such as those that ``save_on_cpu`` keeps on the CPU for a model on a GPU.
     """
 
     parameters: Optional[int] = None
@@ -25,16 +25,16 @@ class BytesByKind:
 
     @property
     def buffers(self):
-        """Model buffers, half copies of weights and temporaries together: what reports call buffers."""
+        """Model buffers, half copies of weights and temporaries together, called buffers in reports."""
         return _sum([self.model_buffers, self.casts, self.temporaries])
 
     @property
     def total(self):
-        """The sum of what was measured."""
+        """The sum of all measured kinds."""
         return _sum(getattr(self, name) for name in KINDS) or 0
 
     def maximum(self, other):
-        """Return the larger of two values, kind by kind."""
+        """Return the larger of two values for each kind."""
         pairs = ((name, getattr(self, name), getattr(other, name)) for name in _NAMES)
         maxima = {name: max([each for each in both if each is not None], default=None) for name, *both in pairs}
         return BytesByKind(**maxima)
@@ -57,11 +57,11 @@ def _sum(values):
 
 @dataclass
 class MemoryUsage:
-    """What a step was measured to hold.
+    """The measured memory of a step.
 
     Attributes:
-        at_peak: the bytes per kind at the one moment when their sum was largest.
-        peak_by_kind: the peak of each kind on its own; the peaks may be at different moments, so they do not add up.
+        at_peak: the bytes per kind at the moment when their sum was largest.
+        peak_by_kind: the peak of each kind; the peaks may be at different moments, so they do not add up.
         cuda_allocated, cuda_reserved: the peaks of the CUDA caching allocator since the process began, in bytes, summed
             over the devices of the params; None without CUDA.
         fragmentation: the share of the reserved bytes that lies in inactive split blocks, the largest of the samples
@@ -84,7 +84,7 @@ class MemoryUsage:
 
 
 def format_bytes(size):
-    """Return bytes as text, in powers of 1000 as the ZeRO paper counts: "1.50 GB"; "-" for None."""
+    """Return bytes as text, in powers of 1000 as in the ZeRO paper: "1.50 GB"; "-" for None."""
     if size is None:
         return "-"
     sign, size = ("-", -size) if size < 0 else ("", size)

@@ -1,8 +1,8 @@
-"""Predict the bytes that training will hold, for a model before ``initialize`` or for models in training.
+"""Predict the memory of training, for a model before ``initialize`` or for models in training.
 
-For Adam in mixed precision the formula is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1): half params 2 and
-gradients 2, float32 masters 4, moments 4 and 4, together 16 bytes per param. What ampcompat holds beyond the formula is
-listed apart from it, with the reason.
+For Adam in mixed precision, the formula is that of Rajbhandari et al. 2020 ("ZeRO", section 3.1): half params 2 and
+gradients 2, float32 masters 4, moments 4 and 4, together 16 bytes per param. Memory of ampcompat beyond the formula is
+listed separately, with the reason.
 """
 
 from dataclasses import dataclass, field
@@ -24,10 +24,10 @@ from .storages import element_size
 _FLOAT32_AT_O1 = (torch.nn.Embedding, torch.nn.EmbeddingBag, torch.nn.LayerNorm)
 
 
-#: The bytes of a master that is stored as a remainder; its float32 value has 4.
+#: The bytes of a master that is stored as a remainder; its float32 value takes 4.
 REMAINDER = 2
 
-#: What ``Estimate.level`` is without ``amp.initialize``.
+#: The value of ``Estimate.level`` without ``amp.initialize``.
 WITHOUT_AMP = "float32 without amp"
 
 
@@ -35,21 +35,21 @@ WITHOUT_AMP = "float32 without amp"
 class Estimate:
     """Predicted memory of training.
 
-    Each kind of ``BytesByKind`` is an attribute too: ``parameters``, ``gradients``, …, in bytes.
+    Each kind of ``BytesByKind`` is also an attribute: ``parameters``, ``gradients``, …, in bytes.
 
     Attributes:
         level: the opt level, or ``WITHOUT_AMP``.
         num_params: the number of elements of the params.
         formula_by_kind: a ``BytesByKind`` by the formula.
-        additions: (kind, bytes, reason) of what is held beyond the formula.
-        usage: the ``MemoryUsage`` of a step on fake tensors, or None: then activations and temporaries, which depend on
-            the batch, are not predicted.
-        by_kind: with ``usage`` the peak of each kind; else the sum of formula and additions.
+        additions: (kind, bytes, reason) of memory beyond the formula.
+        usage: the ``MemoryUsage`` of a step on fake tensors; if None, activations and temporaries, which depend on the
+            batch, are not predicted.
+        by_kind: with ``usage``, the peak of each kind; otherwise the sum of formula and additions.
         formula, total: the sums of ``formula_by_kind`` and ``by_kind``; for Adam at O2 the first is 16 bytes per param.
         at_peak: the bytes per kind at the moment when their sum is largest; ``by_kind`` without ``usage``.
-        peak_total: the sum of ``at_peak``. It is less than ``total``, since the kinds have their peaks one by one.
-        world_size: the number of ranks; all of the above is of one rank.
-        sent: the bytes that a rank sends to others per step.
+        peak_total: the sum of ``at_peak``. It is less than ``total``, since the kinds peak at different moments.
+        world_size: the number of ranks; everything above is for one rank.
+        sent: the bytes that a rank sends per step.
         counted_as: the device whose memory is predicted: "cpu" or "cuda".
         notes: sentences on what was assumed, or could not be predicted.
     """
@@ -81,7 +81,7 @@ class Estimate:
 
     @property
     def explanations(self):
-        """Sentences on the difference between ``formula`` and ``total``, and what was assumed."""
+        """Sentences on the difference between ``formula`` and ``total``, and on assumptions."""
         more = [f"{format_bytes(size)} more for {kind}: {why}." for kind, size, why in self.additions]
         return more + self.notes
 
@@ -112,7 +112,7 @@ class Estimate:
 
 
 class _ParamPlan(NamedTuple):
-    """How one param will be stored."""
+    """How a param will be stored."""
 
     shape: Tuple[int, ...]
     dtype: torch.dtype
@@ -169,7 +169,7 @@ def before_initialize(
 
 
 def during_training(models, optimizers, policy=None):
-    """Return the ``Estimate`` of models and optimizers as they are.
+    """Return the ``Estimate`` of existing models and optimizers.
 
     Args:
         policy: the one that they were initialized with; None if they were not.
@@ -217,8 +217,8 @@ def _estimate(level, plans, buffers, num_params, world_size=1, sent=0):
     chunk = max((sum(stored[index] for index in indices) for indices in chunks_of_sizes(stored)), default=0)
     casts = sum(plan.copy_bytes for plan in plans)
     additions = [
-        ("gradients", wider, "gradients of masters have the dtype of the masters, since any optimizer may read them"),
-        ("masters", chunk * (4 - REMAINDER), "in a step the masters of one chunk at a time have float32 values"),
+        ("gradients", wider, "gradients of masters have the dtype of the masters, since optimizers may read them"),
+        ("masters", chunk * (4 - REMAINDER), "in a step, the masters of one chunk at a time have float32 values"),
         ("gradients", chunk * (4 - REMAINDER), "and float32 gradients"),
         ("casts", casts, "the half copy of each weight of a matrix product is cached until scale_loss exits"),
     ]
@@ -253,7 +253,7 @@ def _copy_sizes(model, policy):
         if isinstance(module, _FLOAT32_AT_O1) or not any(param.dim() > 1 for param in own):
             continue
         for param in own:
-            # Emulated half: the rounded weight is cached in the wide dtype that is computed in.
+            # Emulated half: the rounded weight is cached in the wide dtype of the computation.
             is_wide = param.device.type == "cpu" and emulated_half_arithmetic.is_wanted(low)
             sizes[id(param)] = param.numel() * element_size(high if is_wide else low)
     return sizes

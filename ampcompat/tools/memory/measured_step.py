@@ -7,12 +7,12 @@ from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.patching import PatchStack
 from .memory_observer import MemoryObserver
 
-#: Iterations that may be skipped before the measured one: a dynamic loss scale starts high.
+#: The number of iterations that may be skipped before the measured one: a dynamic loss scale starts high.
 MAX_SKIPPED = 10
 
 
 def measured_step(session, models, optimizers, step):
-    """Return the ``MemoryUsage`` of one call of ``step``, after calls until one was not skipped because of an overflow.
+    """Return the ``MemoryUsage`` of one call of ``step``, made after a first call that was not skipped by an overflow.
 
     Args:
         session: the session in which the optimizers are initialized, or None.
@@ -46,7 +46,7 @@ def was_skipped(optimizers):
 
 
 def _observed(step, observer):
-    """Return the ``step`` of an optimizer that is not initialized, with the observer's callbacks around it."""
+    """Return the ``step`` of an optimizer that is not initialized, wrapped to call the observer."""
 
     @functools.wraps(step)
     def observed(self, *args, **kwargs):

@@ -8,7 +8,7 @@ from .meter import MemoryMeter
 
 
 class SamplingObserver(Observer):
-    """Samples the memory where it may be largest in a step; subclasses say which steps are measured."""
+    """Samples the memory where it may be largest in a step; subclasses choose the steps to measure."""
 
     def __init__(self):
         self._meter = MemoryMeter()
@@ -35,20 +35,20 @@ class SamplingObserver(Observer):
 
 
 class MemoryObserver(SamplingObserver):
-    """An observer that measures some steps. A measured step is slow, so its time must not be reported.
+    """An observer that measures some steps. A measured step is slow, so its time must not be used.
 
     It must come before the recorder in the list of observers: the recorder may raise at the end of a step.
 
     Args:
         first: the steps to measure at the start, from 0; without 0 itself, in which models are wrapped and optimizer
             state appears.
-        every: also measure each step whose number is a multiple of this, since memory may grow; None for never.
+        every: also measure each step whose number is a multiple of this, since memory may grow; None disables this.
 
     Attributes:
-        usage: the ``MemoryUsage`` of the step that held the most, with the ``peak_by_kind`` of all measured steps; None
-            before the first.
-        measured: the numbers of the steps that were measured or are being measured.
-        predicted: the ``Estimate`` of what was measured, or None where there is no prediction.
+        usage: the ``MemoryUsage`` of the step with the most memory, with the ``peak_by_kind`` of all measured steps;
+            None before the first.
+        measured: the numbers of the measured steps, including the current one.
+        predicted: the ``Estimate`` for the measured models, or None without a prediction.
     """
 
     def __init__(self, first=(1, 2, 3), every=200):
@@ -61,7 +61,7 @@ class MemoryObserver(SamplingObserver):
         self._every = every
 
     def begin_step(self, step):
-        """End the step before ``step``, and begin ``step``. Whoever counts steps calls this."""
+        """End the previous step and begin ``step``. Called by the code that counts steps."""
         self._end_step()
         if step in self._first or (self._every and step and step % self._every == 0):
             self.measured.append(step)
@@ -81,7 +81,7 @@ class MemoryObserver(SamplingObserver):
             self._predict()
 
     def explanations(self):
-        """Return sentences on the differences between what was measured and what was predicted."""
+        """Return sentences on the differences between measurement and prediction."""
         return [] if self.usage is None else memory_table.differences(self.usage, self.predicted)
 
     def _predict(self):
@@ -89,7 +89,7 @@ class MemoryObserver(SamplingObserver):
         with self._session.process_casts.paused():
             try:
                 self.predicted = formulas.during_training(models, optimizers, self._session.policy)
-            except AmpError:  # an optimizer that cannot be made again: the report shows what was measured alone
+            except AmpError:  # an optimizer that cannot be created again: the report only has the measurement
                 self.predicted = None
 
     def initialized(self, session, models, optimizers):
@@ -98,11 +98,11 @@ class MemoryObserver(SamplingObserver):
         super().initialized(session, models, optimizers)
 
     def before_backward(self, backward):
-        """Sample: all activations exist. Count optimizers that ``initialize`` did not get, too."""
+        """Sample: all activations exist. Also count optimizers that were not passed to ``initialize``."""
         self._meter.track((), [record.optimizer for record in backward.records])
         super().before_backward(backward)
 
     def closed(self, session):
-        """Keep what was measured of a step that has not ended."""
+        """Keep the measurement of a step that has not ended."""
         self._end_step()
         self._session = None

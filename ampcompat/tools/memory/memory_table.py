@@ -33,7 +33,7 @@ def table(columns, num_params):
 
 
 def differences(usage, estimate):
-    """Return sentences on what was measured but not predicted, and on what was predicted but not measured."""
+    """Return sentences on memory that was measured but not predicted, or predicted but not measured."""
     most, peak = usage.peak_by_kind, usage.at_peak
     predicted = BytesByKind() if estimate is None else estimate.by_kind
     found = [] if estimate is None else list(estimate.explanations)
@@ -61,12 +61,12 @@ _UNPREDICTED = (
     (
         "temporaries",
         "results that autograd does not save or that a checkpoint recomputes, gradients of activations, gradients "
-        "before they are accumulated, copies inside the optimizer's step: made and freed; no formula covers them.",
+        "before they are accumulated, copies inside the optimizer's step: allocated and freed; no formula covers them.",
     ),
 )
 
 _WHY_MORE = {
-    "gradients": "half gradients and those of masters exist together while they are copied, or while they accumulate.",
+    "gradients": "half gradients and those of masters exist at the same time while they are copied or accumulated.",
     "optimizer": "its state differs from that after one step on a small tensor; some state grows for several steps.",
     "casts": "a weight is cast in two steps, or is widened during a product on a CPU that emulates half.",
 }
@@ -91,7 +91,7 @@ def _not_at_peak(peak, most, least):
         for name in KINDS
         if (getattr(most, name) or 0) - (getattr(peak, name) or 0) > least
     ]
-    return ["At another moment than the peak, so not part of it: {}.".format(", ".join(missing))] if missing else []
+    return ["At a different moment than the peak, so not part of it: {}.".format(", ".join(missing))] if missing else []
 
 
 def _not_measured(most):
@@ -108,7 +108,7 @@ def _on_cuda(usage):
     found = [
         f"CUDA's allocator has allocated at most {format_bytes(usage.cuda_allocated)} and reserved "
         f"{format_bytes(usage.cuda_reserved)} since the process began. Not counted above are the batch, tensors that "
-        "were made before the step, and the workspaces of kernels."
+        "were created before the step, and the workspaces of kernels."
     ]
     if usage.fragmentation is not None:
         sentence = "Fragmentation: {:.1%} of the reserved bytes were in inactive split blocks."

@@ -1,8 +1,8 @@
-"""Measure the bytes that a training step holds, by kind.
+"""Measure the memory of a training step, by kind.
 
 Each storage counts once, as the first kind that fits: parameters, masters, gradients, optimizer state, model buffers,
-cached half copies of weights, what autograd saved (activations), and the rest of what was made since the forward pass
-began (temporaries). What was made before and is not one of these, such as the batch, is not counted.
+    cached half copies of weights, tensors saved by autograd (activations), and other tensors created since the forward
+    pass began (temporaries). Other tensors created earlier, such as the batch, are not counted.
 """
 
 import weakref
@@ -24,7 +24,7 @@ _STATIC_KINDS = ("parameters", "masters", "optimizer", "model_buffers")
 
 
 class MemoryMeter:
-    """Measures what happens between ``start`` and ``stop``, which are called on the thread that trains.
+    """Measures from ``start`` to ``stop``, which are called in the thread that trains.
 
     Until ``stop`` two contexts of torch are entered: saved-tensor hooks (torch 1.10) and a dispatch mode (torch 2.0).
     Contexts that the training itself enters must be nested: entered and left inside ``start`` and ``stop``, or around
@@ -34,7 +34,7 @@ class MemoryMeter:
 
     def __init__(self):
         self._models = weakref.WeakSet()
-        self._optimizers = WeakList()  # some optimizers have no hash
+        self._optimizers = WeakList()  # some optimizers are not hashable
         self._usage = None  # of the step that is being measured
 
     @property
@@ -43,13 +43,13 @@ class MemoryMeter:
         return self._usage is not None
 
     def track(self, models=(), optimizers=()):
-        """Count these models and optimizers too; they are held by weak references."""
+        """Also count these models and optimizers; they are referenced weakly."""
         self._models.update(models)
         for optimizer in optimizers:
             self._optimizers.add(optimizer)
 
     def tracked(self):
-        """Return (models, optimizers): those that are still alive."""
+        """Return (models, optimizers): those that still exist."""
         return list(self._models), list(self._optimizers)
 
     def start(self):
@@ -57,7 +57,7 @@ class MemoryMeter:
         self._forward_has_begun = self._is_in_step = False
         self._usage = MemoryUsage()
         self._temporaries_at_peak = None  # weak references by key
-        self._inputs = StorageTable()  # without a dispatch mode: what autograd saves of these is not an activation
+        self._inputs = StorageTable()  # without a dispatch mode: these are not activations when autograd saves them
         has_modes = features.has_dispatch_modes()
         self._allocations = None
         if has_modes:
@@ -80,7 +80,7 @@ class MemoryMeter:
         self._contexts.close()
         self.sample()
         usage = self._usage
-        # Tensors that autograd still holds keep their SavedTensors alive; nothing else of this step may stay.
+        # Tensors still saved by autograd keep their SavedTensors; nothing else of this step may be kept.
         self._usage = self._temporaries_at_peak = self._saved = self._allocations = None
         self._contexts = self._inputs = self._static = None
         return usage
@@ -88,7 +88,7 @@ class MemoryMeter:
     def _before_forward(self, model, inputs):
         """Start over at the first forward pass in training mode.
 
-        What was made since ``start`` is the next batch, or an evaluation, and is not counted.
+        Tensors created since ``start`` are the next batch or from evaluation, and are not counted.
         """
         if self._forward_has_begun or not (model.training and torch.is_grad_enabled()):
             return
@@ -104,7 +104,7 @@ class MemoryMeter:
     # -- samples -------------------------------------------------------------------------------------------------------
 
     def before_step(self):
-        """Sample before an optimizer steps: masters and gradients exist, optimizer state may appear from now on."""
+        """Sample before an optimizer steps: masters and gradients exist; optimizer state may be created from now on."""
         self.sample()
         self._is_in_step = True
 
@@ -116,14 +116,14 @@ class MemoryMeter:
         self._is_in_step = False
 
     def sample(self):
-        """Count what is held now, by the CUDA allocator too, if a step is being measured."""
+        """Count the current memory, also of the CUDA allocator, if a step is being measured."""
         if self.is_measuring:
             self._sample_kinds()
             self._sample_cuda()
 
     def _sample_kinds(self):
-        """Count what is held now, and keep it if it is the peak so far."""
-        if self._usage is None:  # a context of the user that outlived the step has kept our hooks in force
+        """Count the current memory, and keep it if it is the peak so far."""
+        if self._usage is None:  # a context of the user that is longer than the step has kept our hooks active
             return
         if self._is_in_step:
             self._find_static_tensors()
@@ -143,20 +143,20 @@ class MemoryMeter:
             self._allocations.limit = usage.at_peak.total * (1 + RESOLUTION) - others
 
     def _recount_as_gradients(self, gradients):
-        """Count at the peak as gradients those temporaries that have become the ``.grad`` of a param since."""
+        """Count temporaries at the peak as gradients if they have become the ``.grad`` of a param since."""
         late = [key for key in gradients if self._temporaries_at_peak.pop(key, None) is not None]
         size = sum(gradients[key] for key in late)
         usage = self._usage
         usage.at_peak = usage.at_peak.plus("temporaries", -size).plus("gradients", size)
         usage.peak_by_kind = usage.peak_by_kind.maximum(usage.at_peak)
 
-    # -- which storage is of which kind --------------------------------------------------------------------------------
+    # -- the kind of each storage --------------------------------------------------------------------------------------
 
     def _find_static_tensors(self):
-        """Find the tensors that are replaced or created only in ``step()``."""
+        """Find the tensors that are only replaced or created in ``step()``."""
         kinds = dict.fromkeys(_STATIC_KINDS, 0)
         self._kind_of = {}
-        self._static = StorageTable()  # the key of one that is replaced, such as a buffer, gets no other tensor
+        self._static = StorageTable()  # the key of a replaced tensor, such as a buffer, is not reused
         for kind, tensors in self._static_tensors():
             for key, size, storage in storages_in(tensors):
                 if key not in self._kind_of:
@@ -176,7 +176,7 @@ class MemoryMeter:
         yield "parameters", params
         yield "masters", masters + [chunk.stored_memory() for chunk in self._chunks]
         yield "parameters", grouped  # of models that are not tracked
-        # LARC and ZeroRedundancyOptimizer have an optimizer inside, which has the state.
+        # LARC and ZeroRedundancyOptimizer contain an optimizer that has the state.
         inner = [getattr(optimizer, "optim", None) for optimizer in optimizers]
         yield "optimizer", [dict(each.state) for each in optimizers + inner if each is not None]
         yield "model_buffers", [buffer for model in models for buffer in model.buffers()]

@@ -1,7 +1,7 @@
-"""Predict the size of an optimizer's state by stepping a new optimizer once on a small tensor.
+"""Predict the size of an optimizer's state with one step of a new optimizer on a small tensor.
 
-The sizes of that tensor are distinct primes, so the shapes of the state show which of the param's sizes they follow:
-all of them (Adam), one each (Adafactor), none (a step count). The user's optimizer is not touched.
+The sizes of that tensor are distinct primes, so the shapes of the state show which of the param's sizes they depend on:
+all of them (Adam), one each (Adafactor), none (a step count). The user's optimizer is not changed.
 """
 
 import inspect
@@ -33,7 +33,7 @@ class StateSizes:
         """Return the bytes of state of a param of this shape and dtype.
 
         Raises:
-            AmpError: the optimizer cannot be made, or cannot step.
+            AmpError: the optimizer cannot be created, or cannot step.
         """
         key = len(shape), dtype
         if key not in self._state_shapes:
@@ -66,7 +66,7 @@ class StateSizes:
         ) from errors[0]
 
     def _as_default_device(self):
-        """Return a context for what the optimizer makes without naming a device; the caller's may be meta."""
+        """Return a context for tensors that the optimizer creates without a device; the caller's may be meta."""
         device = torch.device(self._device)
         return device if hasattr(device, "__enter__") else nullcontext()  # torch before 2.0 has no default device
 
@@ -86,8 +86,8 @@ class StateSizes:
             return self._make_optimizer(params)
         except Exception as error:
             raise AmpError(
-                f"The optimizer could not be made of a list of params: {error}. If it needs more arguments, pass a "
-                "function, such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)."
+                f"The optimizer could not be created from a list of params: {error}. If it needs more arguments, pass "
+                "a function, such as lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9)."
             ) from error
 
 
@@ -98,15 +98,15 @@ def needs_closure(optimizer):
 
 
 def same_optimizer_factory(optimizer, group):
-    """Return a function that makes optimizers with the class and options of one param group of ``optimizer``.
+    """Return a function that creates optimizers with the class and options of one param group of ``optimizer``.
 
     Raises:
-        AmpError: it has no ``defaults`` to make another one with.
+        AmpError: it has no ``defaults`` from which to create another one.
     """
     optimizer = getattr(optimizer, "optim", optimizer)  # LARC wraps the optimizer that has the state
     kind, defaults = type(optimizer), getattr(optimizer, "defaults", None)
     if defaults is None:
-        raise AmpError(f"{kind.__name__} has no `defaults`, so another optimizer like it cannot be made.")
+        raise AmpError(f"{kind.__name__} has no `defaults`, so another optimizer like it cannot be created.")
     accepted = inspect.signature(kind.__init__).parameters
     accepts_any = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
     options = {name: value for name, value in defaults.items() if accepts_any or name in accepted}

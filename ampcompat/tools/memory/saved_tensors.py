@@ -1,4 +1,4 @@
-"""Count the bytes of the tensors that autograd saves for the backward pass, by saved-tensor hooks."""
+"""Count the bytes of the tensors that autograd saves for the backward pass, with saved-tensor hooks."""
 
 import functools
 from contextlib import contextmanager
@@ -10,19 +10,18 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import thread_context
 from .storages import sizes_in
 
-#: A new peak is sampled only when it is larger by this share: an error of 0.1 % saves most of the samples.
+#: A new peak is sampled only if it is larger by this share: an error of 0.1 % avoids most samples.
 RESOLUTION = 1e-3
 
 
 class SavedTensors:
-    """A context manager that counts what autograd saves inside it, until autograd releases it.
+    """A context manager that counts the tensors that autograd saves in it, until autograd releases them.
 
-    Autograd calls only the innermost hooks. Those that were in force outside are called from here, so saved tensors are
-    what they would be without us; hooks that are entered inside (activation checkpointing, offloading of one layer)
-    hide what they save.
+    Autograd calls only the innermost hooks. Outer hooks are called from these, so saved tensors are the same as without
+    them; tensors saved under inner hooks (activation checkpointing, offloading of one layer) are not counted.
 
     Args:
-        on_growth: called without arguments when more is saved than ever before, by a share of ``RESOLUTION``; or None.
+        on_growth: called without arguments when more is saved than ever before, by at least ``RESOLUTION``; or None.
     """
 
     def __init__(self, on_growth=None):
@@ -57,7 +56,7 @@ class SavedTensors:
         self._outer = self._hooks = None
 
     def _wrap_disable(self, disable):
-        """Return ``disable`` for the case that only our hooks are in force: torch.func raises where there are any."""
+        """Return ``disable`` for the case that only our hooks are active: torch.func raises an error otherwise."""
 
         @contextmanager
         @functools.wraps(disable)
@@ -76,12 +75,12 @@ class SavedTensors:
         return disabled
 
     def sizes(self):
-        """Return ``{key: bytes}`` of the storages that autograd holds now."""
+        """Return ``{key: bytes}`` of the storages currently saved by autograd."""
         return dict(self._sizes)
 
     def _pack(self, tensor):
         outer = self._outer
-        # Detached, since an operation's saved result would hold the graph that holds it.
+        # Detached, since an operation's saved result would otherwise reference the graph that references it.
         packed = tensor.detach() if outer is None else outer[0](tensor)
         return _PackedTensor(self, packed, None if outer is None else outer[1], tensor._version)
 
@@ -110,7 +109,7 @@ class SavedTensors:
 
 
 class _PackedTensor:
-    """A saved tensor, or what an outer pack hook returned for it; autograd holds it as long as the tensor is needed."""
+    """A saved tensor, or the result of an outer pack hook; autograd keeps it as long as the tensor is needed."""
 
     __slots__ = ("_counter", "_packed", "_outer_unpack", "_version", "_keys")
 

@@ -1,9 +1,9 @@
-"""How ``fully_shard`` splits a model over ranks, or an optimizer its state, and the bytes that a rank sends per step.
+"""How models are split over ranks by ``fully_shard``, or optimizer state, and the bytes that a rank sends per step.
 
 A param is split along its first dimension into parts of ``ceil(size / ranks)`` rows; torch pads the last ones to that.
-Each group of params (a block, or what the blocks leave to the model) is all-gathered in the forward pass, and again in
-the backward pass, except that of the model itself, which torch keeps. Gradients are reduce-scattered. In each of these
-a rank sends its part of ``1 / ranks`` to all the others.
+Each group of params (a block, or the params of the model outside of blocks) is all-gathered in the forward pass, and
+again in the backward pass, except for that of the model itself, which torch keeps. Gradients are reduce-scattered. In
+each of these, a rank sends its part of ``1 / ranks`` to all the others.
 
 ``ZeroRedundancyOptimizer`` gives each param, the largest first, to the rank that has the fewest elements so far. That
 rank holds its state, and sends it to the others after a step.
@@ -13,7 +13,7 @@ import torch
 
 
 class Sharding:
-    """A model spread by ``fully_shard``.
+    """A model sharded by ``fully_shard``.
 
     Args:
         model: the module.
@@ -32,7 +32,7 @@ class Sharding:
         self._in_blocks = {id(param) for block in blocks for param in block.parameters()}
 
     def local_shape(self, shape):
-        """Return the shape of a rank's part of a param; every rank holds the same, by padding."""
+        """Return the shape of a rank's part of a param, which padding makes the same on every rank."""
         return (-(-shape[0] // self.world_size),) + tuple(shape[1:]) if len(shape) else ()
 
     def has_state(self, param):
@@ -40,7 +40,7 @@ class Sharding:
         return True
 
     def bytes_sent(self, param, gathered_size, reduced_size):
-        """Return the bytes that a rank sends per step for a param, at bytes per element gathered and reduced."""
+        """Return the bytes that a rank sends per step for a param, given the bytes per element gathered and reduced."""
         part = torch.Size(self.local_shape(param.shape)).numel()
         gathers = 2 if self._regathers and id(param) in self._in_blocks else 1
         per_element = gathers * gathered_size + (reduced_size if param.requires_grad else 0)
@@ -48,14 +48,14 @@ class Sharding:
 
 
 class StateSharding:
-    """The state of an optimizer, divided as ``ZeroRedundancyOptimizer`` does (ZeRO stage 1).
+    """Optimizer state divided as by ``ZeroRedundancyOptimizer`` (ZeRO stage 1).
 
     Args:
         model: the module.
         world_size: the number of ranks.
 
     Attributes:
-        fullest: the rank that holds the most; the queries are about it.
+        fullest: the rank with the most state, to which the queries refer.
     """
 
     splits_params = False
@@ -71,11 +71,11 @@ class StateSharding:
         self._held = {key for key, rank in rank_of.items() if rank == self.fullest}
 
     def has_state(self, param):
-        """Return whether the rank holds the state of a param."""
+        """Return whether the rank has the state of a param."""
         return id(param) in self._held
 
     def bytes_sent(self, param, size):
-        """Return the bytes that the rank sends after a step for a param, at bytes per element."""
+        """Return the bytes that the rank sends after a step for a param, given the bytes per element."""
         return (self.world_size - 1) * param.numel() * size if self.has_state(param) else 0
 
 

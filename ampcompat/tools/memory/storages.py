@@ -1,7 +1,7 @@
-"""Find the storages of tensors nested in containers, and track which of them are alive.
+"""Find the storages of tensors nested in containers, and track which of them still exist.
 
-The key of a storage is the address of its ``StorageImpl``. Views and tied weights share it, and it cannot be reused
-while a weak reference is held, as the address of the data can. Nothing here keeps the memory of a tensor alive.
+The key of a storage is the address of its ``StorageImpl``. Views and tied weights share it. Unlike the address of the
+data, it cannot be reused while there is a weak reference. Nothing here keeps the memory of a tensor allocated.
 """
 
 import torch
@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...support.nested import tensors_in
 
-#: An allocation takes a multiple of so many bytes: 1 on a CPU; a prediction for CUDA sets what its allocator rounds to.
+#: Allocations are rounded up to a multiple of this number of bytes: 1 on a CPU; set by predictions for CUDA.
 UNIT = 1
 
 
@@ -70,7 +70,7 @@ def _part(tensor, name):
 
 
 class StorageTable:
-    """Storages by key, held by weak references, with an upper bound of the bytes that are alive."""
+    """Weakly referenced storages by key, with an upper bound on the bytes in use."""
 
     def __init__(self):
         self._entries = {}  # key -> (weak reference, bytes)
@@ -82,14 +82,14 @@ class StorageTable:
         self._entries[key] = StorageWeakRef(storage), size
 
     def sizes(self):
-        """Return ``{key: bytes}`` of the storages that are still alive, and drop the others."""
+        """Return ``{key: bytes}`` of the storages that still exist, and drop the others."""
         self._entries = {key: entry for key, entry in list(self._entries.items()) if not entry[0].expired()}
         sizes = {key: size for key, (_, size) in self._entries.items()}
         self.max_bytes = sum(sizes.values())
         return sizes
 
     def weak_references(self, keys):
-        """Return ``{key: weak reference}``; no other storage can get a key while its reference is held."""
+        """Return ``{key: weak reference}``; a key is not reused while its reference exists."""
         return {key: self._entries[key][0] for key in keys}
 
     def clear(self):

@@ -22,9 +22,7 @@ from ..memory_on_fake_tensors.assumed_values import AssumedValues
 from .loading import load_real_data
 from .step_recorder import StepMeasured, StepRecorder
 
-NO_STEP = (
-    "The script ended before a second optimizer.step() of what amp.initialize was called with, so no step was measured."
-)
+NO_STEP = "The script ended before a second optimizer.step() after amp.initialize, so no step was measured."
 
 
 def main(arguments):
@@ -48,7 +46,7 @@ def _outcome(task):
         return _found(recorder, usage.at_peak, usage.peak_by_kind, fake_step.assumptions(values)), 0
     except SystemExit as error:
         return {"error": f"The script exited, with {error.code!r}, before a step was measured."}, 1
-    except Exception as error:  # the script's own, or of what fake tensors cannot do
+    except Exception as error:  # the script's own, or because of fake tensors
         sentence = fake_step.why_unsupported(error, values)
         if sentence is None:
             traceback.print_exc()
@@ -63,7 +61,7 @@ def _found(recorder, at_peak, by_kind, notes):
 
 
 def _without_activations(recorder, sentence):
-    """Return what is known of models that were initialized, but could not be trained."""
+    """Return the result for models that were initialized but could not be trained."""
     models, optimizers = recorder.tracked()
     if not models:
         return {"error": sentence}
@@ -73,13 +71,13 @@ def _without_activations(recorder, sentence):
 
 
 def _enter(contexts, task, recorder):
-    """Enter what the script runs in; return the ``AssumedValues``."""
+    """Enter the contexts that the script runs in; return the ``AssumedValues``."""
     values = AssumedValues()
     patches = contexts.enter_context(PatchStack())
     contexts.enter_context(fake_step.counted_as(task["counted_as"]))
     load_real_data(patches)
     patches.set(process_state, "observers", [recorder])
-    contexts.enter_context(contextlib.redirect_stdout(io.StringIO()))  # its losses and metrics would be made up
+    contexts.enter_context(contextlib.redirect_stdout(io.StringIO()))  # its losses and metrics would be meaningless
     for mode in (fake_tensors.new_mode(), values):
         contexts.enter_context(mode)
     return values

@@ -1,4 +1,4 @@
-"""Load a script's data for real, in this process: only what the step computes is fake."""
+"""Load a script's real data, in this process: only the computation of the step is fake."""
 
 import functools
 
@@ -11,9 +11,9 @@ from ...support.torch_compat import thread_context
 
 
 def load_real_data(patches):
-    """Keep fake tensors out of datasets, samplers and ``DataLoader``, which read values.
+    """Disable fake tensors in datasets, samplers and ``DataLoader``, which read values.
 
-    Classes of datasets that are made from now on are changed for good: this is for processes of their own.
+    Dataset classes that are defined from now on are changed permanently, so use this only in a separate process.
 
     Args:
         patches: the ``PatchStack`` that undoes the rest.
@@ -25,7 +25,7 @@ def load_real_data(patches):
 
 
 def _outside(function):
-    """Return ``function``, run where tensors are real."""
+    """Return ``function``, run with real tensors."""
 
     @functools.wraps(function)
     def outside(*args, **kwargs):
@@ -36,7 +36,7 @@ def _outside(function):
 
 
 def _without_workers(iterate):
-    """Return ``DataLoader.__iter__`` in which no processes are started: fake tensors cannot be sent to them."""
+    """Return a ``DataLoader.__iter__`` that starts no processes, since fake tensors cannot be sent to them."""
 
     @functools.wraps(iterate)
     def iterate_here(self):

@@ -1,18 +1,18 @@
-"""Measure the second step of a script, and then end the script."""
+"""Measure the second step of a script, then end the script."""
 
 from ..memory.memory_observer import SamplingObserver
 from ..memory_on_fake_tensors.fake_step import choose_foreach
 
-#: A step ends with the optimizer whose first step comes last; optimizers that have not stepped by then are left out.
+#: A step ends with the optimizer whose first step comes last; optimizers that have not stepped are left out.
 _MOST_STEPS = 50
 
 
 class StepMeasured(BaseException):
-    """Ends a script from within. Not an ``Exception``, so that scripts that catch exceptions end too."""
+    """Raised to end a script. Not an ``Exception``, so that scripts that catch exceptions end too."""
 
 
 class StepRecorder(SamplingObserver):
-    """Measures from the end of a first step, in which every optimizer has stepped, to the end of the second.
+    """Measures from the end of the first step, in which every optimizer has stepped, to the end of the second.
 
     Args:
         counted_as: "cuda" or "cpu".

@@ -1,1 +1,1 @@
-"""Predict the memory of a training step, activations included, by running it on fake tensors."""
+"""Predict the memory of a training step, including activations, by running it on fake tensors."""

@@ -1,8 +1,8 @@
-"""A dispatch mode that makes up for what fake tensors lack: values that the host reads, versions that lists count.
+"""A dispatch mode that supplies what fake tensors do not have: values for the host, versions of lists of tensors.
 
-It remembers which operation failed, too.
+It also remembers which operation failed.
 
-The values are those of a step in which all goes well: everything is finite and nothing overflows.
+The values are those of a normal step: everything is finite and nothing overflows.
 """
 
 import torch
@@ -15,12 +15,12 @@ if features.has_dispatch_modes():
 else:
     _Mode = object
 
-#: What is read of a boolean result is True (``all``, ``isfinite``), but for these operations.
+#: Boolean results are read as True (``all``, ``isfinite``), except for these operations.
 _FALSE = frozenset(["any", "isnan", "isinf", "ne", "logical_not", "bitwise_not"])
 
 
 class AssumedValues(_Mode):
-    """A context manager in which ``item()`` of a fake tensor is 1, and a boolean what it is in a finite step.
+    """A context manager in which ``item()`` of a fake tensor is 1, or the boolean of a finite step.
 
     Attributes:
         failed: the name of the last operation that raised an error, or None.
@@ -39,7 +39,7 @@ class AssumedValues(_Mode):
         self._written_lists = {}  # function -> places of the lists of tensors that it writes
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        """Run an operation; answer a read of a value that is not known."""
+        """Run an operation; supply a value if an unknown one is read."""
         device = fake_tensors.answered_device(function, args)
         if device is not None:
             return device
@@ -52,7 +52,7 @@ class AssumedValues(_Mode):
                 return True
             self.failed = str(function)
             raise
-        except Exception:  # named, and raised again
+        except Exception:  # recorded and raised again
             self.failed = str(function)
             raise
         if recurrent.is_layer(function):

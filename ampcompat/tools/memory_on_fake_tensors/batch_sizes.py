@@ -1,4 +1,4 @@
-"""Peaks of levels and batch sizes as a table, and the largest batch that fits into a memory. Without torch."""
+"""A table of peaks by level and batch size, and the largest batch size that fits into memory. Does not need torch."""
 
 import functools
 import re
@@ -11,22 +11,22 @@ from ..memory.bytes_by_kind import format_bytes
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})
 
-#: The search for a batch ends here.
+#: The largest batch size of the search.
 LARGEST = 1 << 20
 
 
 def parse_size(size):
-    """Return bytes: of a number, or of a text such as "16GiB" or "40 GB".
+    """Return bytes from a number, or from a string such as "16GiB" or "40 GB".
 
     Raises:
-        AmpValueError: another text.
+        AmpValueError: another string.
     """
     if isinstance(size, (int, float)) and size > 0:
         return int(size)
     match = re.match(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$", size) if isinstance(size, str) else None
     if match is None or match.group(2) not in _UNITS:
         raise AmpValueError(
-            "memory must be a number of bytes or a text such as 16GiB, with one of the units {}, not {!r}.".format(
+            "memory must be a number of bytes or a string such as 16GiB, with one of the units {}, not {!r}.".format(
                 ", ".join(_UNITS), size
             )
         )
@@ -36,12 +36,12 @@ def parse_size(size):
 def largest_batch(peak_of, limit, known=()):
     """Return the largest batch size whose peak is at most ``limit`` bytes, from 0 to ``LARGEST``.
 
-    Peaks are taken to grow with the batch. They do so nearly in proportion, so few of them are asked for: the next one
-    is where a line through two known ones meets the limit.
+    Peaks are assumed to grow with the batch size. They are nearly proportional to it, so only few are computed: the
+    next one is where a line through two known ones meets the limit.
 
     Args:
         peak_of: a function: batch size -> bytes.
-        known: ``{batch size: bytes}`` that are known already.
+        known: already known ``{batch size: bytes}``.
     """
     known = dict(known)
     while True:
@@ -67,7 +67,7 @@ def _next_guess(known, limit, fitting, exceeding):
         return min(2 * fits, LARGEST)
     per_item = max((known[high] - known[low]) / (high - low), 1)
     guess = fits + int((limit - known[fits]) / per_item)
-    if exceeding > LARGEST:  # beyond what fits: not nearer than twice as far, since a small batch may not be the peak
+    if exceeding > LARGEST:  # beyond the limit: at least twice as far, since a small batch may not determine the peak
         return min(LARGEST, max(2 * fits, guess + 1))
     return min(exceeding - 1, max(fits + 1, guess))
 
@@ -78,7 +78,7 @@ class BatchTable:
 
     Attributes:
         peaks: ``{(level, batch size): bytes}``.
-        memory: the bytes that are there, or None.
+        memory: the available bytes, or None.
         largest: ``{level: the largest batch size that fits into memory}``; empty without ``memory``.
         notes: sentences on what was assumed.
     """
@@ -102,7 +102,7 @@ class BatchTable:
             for row in rows
         ]
         if self.memory is not None:
-            told = "Memory: {} ({:.2f} GiB). What does not fit is in brackets."
+            told = "Memory: {} ({:.2f} GiB). Peaks that do not fit are in brackets."
             lines.append(told.format(format_bytes(self.memory), self.memory / 2**30))
         return "\n".join(lines + self.notes)
 

@@ -1,4 +1,4 @@
-"""Fake copies of modules: the originals, on any device, are only read, and no memory is allocated for the copies."""
+"""Fake copies of modules: the originals, on any device, are not changed, and the copies take no memory."""
 
 import copy
 
@@ -13,7 +13,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def fake_copies(models, mode):
     """Return copies of modules whose tensors are fake, and ``{id(module): its copy}``.
 
-    What modules share is shared by their copies. A tensor on the meta device becomes one on the CPU.
+    Shared modules and tensors are shared by the copies. A tensor on the meta device becomes one on the CPU.
 
     Args:
         models: a list of modules.
@@ -32,7 +32,7 @@ def fake_copies(models, mode):
         copies = copy.deepcopy(list(models), memo)
     except Exception as error:  # of the user's own classes
         raise AmpError(
-            f"The model cannot be copied, which estimate does to leave it untouched: {type(error).__name__}: {error}"
+            f"The model cannot be copied, which estimate does to leave it unchanged: {type(error).__name__}: {error}"
         ) from error
     return copies, {id(module): memo[id(module)] for module in originals if id(module) in memo}
 

@@ -1,4 +1,4 @@
-"""``Module.to``, ``half`` and ``cuda`` of modules with fake params, which torch can no longer swap after a use."""
+"""``Module.to``, ``half`` and ``cuda`` of modules with fake params, which torch cannot swap once they were used."""
 
 import functools
 
@@ -8,7 +8,7 @@ from ...support.torch_compat import fake_tensors
 
 
 def convert_in_place(patches):
-    """Let modules with fake params convert them in place, as modules with real ones do.
+    """Make modules with fake params convert them in place, like modules with real params.
 
     Args:
         patches: the ``PatchStack`` that undoes it.

@@ -1,7 +1,7 @@
-"""Run a training step of the real session on fake tensors, under the meter that measures real steps.
+"""Run a training step of a real session on fake tensors, under the meter that measures real steps.
 
-So a prediction and a measurement differ in nothing but the tensors: half copies, master weights, gradients, checkpoints
-and optimizers are those of the level, in their own order.
+So a prediction and a measurement differ only in the tensors: half copies, master weights, gradients, checkpoints and
+    optimizers are those of the level, in the same order.
 """
 
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -26,24 +26,24 @@ from .fake_module_to import convert_in_place
 from .offloading import offload
 from .ranks_and_zero_stages import Ranks
 
-#: What CUDA's caching allocator rounds each allocation up to, in bytes.
+#: The multiple to which CUDA's caching allocator rounds up each allocation, in bytes.
 CUDA_UNIT = 512
 
 
 class UnsupportedStep(AmpError):
-    """A step that cannot run on fake tensors; the message names the operation."""
+    """The step cannot run on fake tensors; the message contains the operation."""
 
 
 class Training(NamedTuple):
-    """What is trained, and how.
+    """The models to train, and how.
 
     Attributes:
         models: modules, on any device; they are copied.
         make_optimizers: functions: list of params -> optimizer, one for each model.
         make_step: a function: (models, optimizers) -> a function of no arguments that does one iteration.
         policy: the level's ``Policy``.
-        options: keywords of ``amp.initialize`` besides the level.
-        counted_as: "cpu" or "cuda": whose memory is counted.
+        options: further keyword arguments of ``amp.initialize``.
+        counted_as: "cpu" or "cuda", the device to predict for.
         ranks: the ``Ranks``.
     """
 
@@ -57,7 +57,7 @@ class Training(NamedTuple):
 
 
 def measure(training):
-    """Return (the ``MemoryUsage`` of a fake step, sentences on what was assumed).
+    """Return (the ``MemoryUsage`` of a fake step, sentences on assumptions).
 
     Raises:
         UnsupportedStep: an operation cannot be computed without values.
@@ -149,9 +149,9 @@ def _random_state_kept():
 
 @contextmanager
 def counted_as(device):
-    """Count a step as on a device, although its fake tensors are on the CPU.
+    """Count a step as on another device, although its fake tensors are on the CPU.
 
-    On "cuda" half is not emulated, overflow checks and losses are as there, and allocations are rounded up.
+    For "cuda", half is not emulated, overflow checks and losses are those on CUDA, and allocations are rounded up.
     """
     with PatchStack() as patches:
         patches.set(OverflowCheck, "overflowed", lambda check: False)
@@ -166,14 +166,14 @@ def counted_as(device):
 
 
 def _set_onednn(is_enabled):
-    """Set whether torch uses oneDNN's kernels; return what was set before."""
+    """Set whether torch uses oneDNN's kernels; return the previous setting."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = is_enabled
     return before
 
 
 def choose_foreach(optimizer):
-    """Let an optimizer step on lists of tensors if its options leave the choice to torch: so it does on CUDA."""
+    """Make an optimizer step on lists of tensors if its options leave the choice to torch, as torch does on CUDA."""
     for group in optimizer.param_groups + getattr(getattr(optimizer, "optim", None), "param_groups", []):
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True
@@ -181,7 +181,7 @@ def choose_foreach(optimizer):
 
 @contextmanager
 def _own_session(policy):
-    """Open a session at a level, within another one if there is one, whatever the command line overrides."""
+    """Open a session at a level, within another one if there is one, ignoring overrides of the command line."""
     outer = process_state.current()
     session = Session(overrides={"opt_level": policy.opt_level}, dtypes=policy.dtypes, verbosity=0)
     with PatchStack() as patches, outer.cast_backend.paused() if outer is not None else nullcontext():
@@ -193,21 +193,21 @@ def _own_session(policy):
             session.close()
 
 
-# -- what could not be run ---------------------------------------------------------------------------------------------
+# -- unsupported operations --------------------------------------------------------------------------------------------
 
 
 def assumptions(values):
-    """Return sentences on values that were made up."""
+    """Return sentences on assumed values."""
     if not values.integers_read:
         return []
     return [
-        "The step reads integers from tensors (`Tensor.item()`), which were taken to be 1: if a size depends on them, "
+        "The step reads integers from tensors (`Tensor.item()`), which are taken as 1: if a size depends on them, "
         "the prediction is wrong."
     ]
 
 
 def why_unsupported(error, values):
-    """Return the sentence that says which operation needs values or has no fake kernel; None for any other error."""
+    """Return a sentence that says which operation needs values or has no fake kernel; None for any other error."""
     name = values.failed
     if isinstance(error, fake_tensors.unsupported_errors()) or (name is not None and _lacks_kernel(error)):
         return "Activations and temporaries are not predicted, since the step calls {}, {}.".format(

@@ -1,17 +1,17 @@
-"""Offloading of saved tensors, where the fake tensors of a GPU are on the CPU already.
+"""Offloading of saved tensors when the fake tensors of a GPU are already on the CPU.
 
-Copies that ``torch.autograd.graph.save_on_cpu`` makes are put on the meta device in its place, so that the meter tells
-them from what is on the GPU, and so that the copy back is one.
+Copies made by ``torch.autograd.graph.save_on_cpu`` are put on the meta device instead, so that the meter can
+distinguish them from tensors on the GPU, and so that copying them back is a real copy.
 """
 
 import torch
 
-#: The device that stands for the host.
+#: The device that represents the host.
 HOST = "meta"
 
 
 def offload(patches):
-    """Let ``save_on_cpu``, and checkpoints that are offloaded by it, copy fake tensors to ``HOST`` and back.
+    """Make ``save_on_cpu``, and checkpoints that are offloaded by it, copy fake tensors to ``HOST`` and back.
 
     Args:
         patches: the ``PatchStack`` that undoes it.

@@ -1,7 +1,7 @@
-"""The ranks of a prediction: a process group without other processes, and models spread over it.
+"""The ranks of a prediction: a process group without other processes, and models sharded over it.
 
-What a rank holds is found by running torch's own ``fully_shard`` and ``ZeroRedundancyOptimizer`` on fake tensors, in a
-process group of torch's backend "fake", whose collectives do nothing. Of ``DistributedDataParallel``, whose reducer
+The memory of a rank is found by running torch's own ``fully_shard`` and ``ZeroRedundancyOptimizer`` on fake tensors, in
+a process group of torch's backend "fake", whose collectives do nothing. For ``DistributedDataParallel``, whose reducer
 reads memory, only the buckets are added: a flat copy of the gradients.
 """
 
@@ -16,12 +16,12 @@ from ...errors import AmpError
 from ...support.torch_compat import thread_context
 from ..memory.shard_layout import items_of
 
-#: The choices of ``shard`` besides lists of modules.
+#: The choices of ``shard`` in addition to lists of modules.
 WAYS = ("zero1", "zero2", "full")
 
 
 class Ranks:
-    """Some ranks, and how a model is spread over them.
+    """A number of ranks, and how a model is sharded over them.
 
     Args:
         world_size: their number.
@@ -57,11 +57,11 @@ class Ranks:
             return
         if thread_context.in_process_group():
             raise AmpError(
-                "estimate predicts a rank in a process group of its own, but torch.distributed is already initialized. "
+                "estimate predicts a rank in its own process group, but torch.distributed is already initialized. "
                 "Call it before init_process_group, in one process."
             )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
+            warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns about it itself
             importlib.import_module("torch.distributed.optim")  # here, since that works only without casts
         from torch.distributed.device_mesh import init_device_mesh
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -75,7 +75,7 @@ class Ranks:
             torch.distributed.destroy_process_group()
 
     def spread(self, model, copied, policy):
-        """Spread a fake model as ``fully_shard`` does.
+        """Shard a fake model with ``fully_shard``.
 
         Args:
             model: the fake copy.
@@ -112,7 +112,7 @@ class Ranks:
 
 
 def _class_for(make_optimizer):
-    """Return what ``ZeroRedundancyOptimizer`` takes as a class: called with param groups and no options."""
+    """Return an optimizer class for ``ZeroRedundancyOptimizer``, which calls it with param groups and no options."""
     if isinstance(make_optimizer, type):
         return make_optimizer
 

@@ -1,8 +1,8 @@
-"""The workspaces of oneDNN's recurrent kernels, which torch's fake tensors leave out.
+"""The workspaces of oneDNN's recurrent kernels, which torch's fake tensors do not have.
 
-A layer in training keeps one for the backward pass, on this CPU up to 15 times as large as its output. oneDNN
-does not document its size, so the kernel is run, with real tensors of the layer's shapes and at most ``LONGEST`` steps.
-Beyond that the size grows by the same bytes per step.
+A layer in training keeps a workspace for the backward pass, on this CPU up to 15 times as large as its output. oneDNN
+does not document its size, so the kernel is run with real tensors of the layer's shapes and at most ``LONGEST`` steps.
+Beyond that, the size grows linearly with the steps.
 """
 
 import functools
@@ -11,15 +11,15 @@ import torch
 
 from ...support.torch_compat import thread_context
 
-#: Time steps of a trial.
+#: The number of time steps of a trial.
 LONGEST = 32
 
-#: The places of arguments of ``aten::mkldnn_rnn_layer``, and of its workspace among the results.
+#: The positions of arguments of ``aten::mkldnn_rnn_layer``, and of the workspace among its results.
 _TENSORS, _TRAIN, _WORKSPACE = slice(0, 7), 15, 3
 
 
 def is_layer(function):
-    """Return whether an operation is a recurrent layer of oneDNN."""
+    """Return whether an operation is one of oneDNN's recurrent layers."""
     return function is _layer()
 
 
@@ -29,7 +29,7 @@ def _layer():
 
 
 def with_workspace(result, args):
-    """Return the results of a fake layer with a workspace of the size that the real kernel makes."""
+    """Return the results of a fake layer, with a workspace of the size that the real kernel allocates."""
     if not args[_TRAIN] or result[_WORKSPACE] is None or result[_WORKSPACE].numel():
         return result
     tensors = args[_TENSORS]
@@ -52,7 +52,7 @@ def _size(steps, shapes, dtype, rest, is_packed):
         steps: time steps.
         shapes: of the input, four weights and two states.
         dtype: their dtype.
-        rest: the arguments after them, but for the sizes of packed batches.
+        rest: the arguments after them, except for the sizes of packed batches.
         is_packed: whether there are such sizes; then all time steps get the whole batch.
     """
     reverse, rest = rest[0], rest[1:]

@@ -1,6 +1,6 @@
-"""``python -m ampcompat migrate``: rewrite a script for Apex into plain torch.
+"""``python -m ampcompat migrate``: rewrite a script for Apex to plain torch.
 
-Needs LibCST, in the extra ``migrate``.
+Requires LibCST, in the extra ``migrate``.
 """
 
 from .parsed_script import Migration

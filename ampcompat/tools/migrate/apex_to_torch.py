@@ -1,11 +1,11 @@
-"""Calls of Apex that have a counterpart in torch, one function per kind of call."""
+"""Calls of Apex with an equivalent in torch, one function per kind of call."""
 
 import libcst as cst
 
 from . import syntax
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
-#: Full name -> (torch's name, the keywords that torch has too).
+#: Full name -> (torch's name, the keywords that torch also has).
 SAME = {
     "apex.parallel.DistributedDataParallel": (_DDP, ()),
     "apex.parallel.distributed.DistributedDataParallel": (_DDP, ()),
@@ -21,9 +21,9 @@ for _theirs, _ours in _NORMS.items():
     for _module in ("apex.normalization.", "apex.normalization.fused_layer_norm."):
         SAME[_module + _theirs] = ("torch.nn." + _ours, ("normalized_shape", "eps", "elementwise_affine"))
 
-_OTHER_ARGUMENTS = "it is not called with arguments that torch has; write {}"
+_OTHER_ARGUMENTS = "it has arguments that torch does not have; write {}"
 _ADAM_BY_HAND = _OTHER_ARGUMENTS.format("torch.optim.AdamW(...), whose weight_decay is 0.01 by default and Apex's 0")
-#: Full name -> what to write where a use could not be rewritten.
+#: Full name -> what to write if a use could not be rewritten.
 BY_HAND = {name: _OTHER_ARGUMENTS.format(theirs + "(...)") for name, (theirs, _) in SAME.items()}
 BY_HAND.update({name: _ADAM_BY_HAND for name in ("apex.optimizers.FusedAdam", "apex.optimizers.fused_adam.FusedAdam")})
 for _name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
@@ -31,14 +31,14 @@ for _name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
 
 _ADAM = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 _SGD = ("params", "lr", "momentum", "dampening", "weight_decay", "nesterov")
-#: Arguments of Apex that say how, not what: leaving them out changes no result.
+#: Arguments of Apex that do not change the result.
 _HOW = {"bias_correction": "True", "set_grad_none": None, "materialize_master_grads": None, "memory_efficient": None}
 _HOW.update({"delay_allreduce": None, "message_size": None, "channel_last": None, "capturable": None})
 _HOW.update({"shared_param": None, "num_allreduce_streams": None, "retain_allreduce_buffers": None})
 
 
 def torch_call(call, full_name):
-    """Return torch's call in place of a call of Apex, or None if it has none."""
+    """Return torch's equivalent of a call of Apex, or None if there is none."""
     if full_name in SAME:
         name, known = SAME[full_name]
         return _renamed(call, name, known)
@@ -56,7 +56,7 @@ def torch_call(call, full_name):
 
 
 def _renamed(call, name, known):
-    """Return a call by another name, without the arguments that only say how; None if one says what."""
+    """Return a call by another name, without the arguments that do not change the result; None if there are others."""
     kept = []
     for each in call.args:
         keyword = each.keyword.value if each.keyword is not None else None

@@ -4,14 +4,14 @@ import libcst as cst
 
 from . import syntax
 
-#: Methods of a model that compute nothing.
+#: Methods of a model that do not compute anything.
 _NO_FORWARD = {"train", "eval", "parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad", "to"}
 _NO_FORWARD |= {"cuda", "cpu", "half", "float", "apply", "modules", "named_modules", "children", "named_children"}
 _NO_FORWARD |= {"buffers", "named_buffers", "requires_grad_", "no_sync", "share_memory", "add_module", "compile"}
-#: Calls that only show or keep what a model returned.
+#: Calls that only display or store a model's output.
 _KEEPS = {"print", "len", "int", "float", "str", "format", "range", "list", "zip", "enumerate", "append", "extend"}
 _KEEPS |= {"update", "add", "write", "log", "info", "item", "tolist", "numpy", "save", "isinstance", "round"}
-#: Calls whose result no longer depends on the precision of what they get, or is float32.
+#: Calls whose result does not depend on the precision of the inputs, or is float32.
 _CLEANS = {
     "argmax",
     "argmin",
@@ -27,7 +27,7 @@ _CLEANS = {
     "bool",
     "len",
 }
-#: Methods that autocast runs in another precision than the tensor's own.
+#: Methods that autocast runs in a different precision than the tensor's own.
 _COMPUTES = {"softmax", "log_softmax", "exp", "log", "pow", "norm", "matmul", "mm", "bmm", "sum", "prod", "cumsum"}
 _COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
 
@@ -61,11 +61,11 @@ class ModelCallVisitor:
         return name in self._facts.plain
 
     def calls_a_model(self, node):
-        """Return whether there is such a call in a node."""
+        """Return whether a node contains such a call."""
         return any(self.is_model_call(call) for call in syntax.calls(node))
 
     def evaluates(self, function):
-        """Return whether a function evaluates as a whole: under ``@torch.no_grad()``, or by ``model.eval()``."""
+        """Return whether a whole function is evaluation: under ``@torch.no_grad()``, or with ``model.eval()``."""
         if any(turns_gradients_off(mark.decorator) for mark in function.decorators):
             return True
         names = [syntax.name_of(call.func) or "" for call in syntax.calls(function.body)]
@@ -79,7 +79,7 @@ def training_regions(originals, losses, is_barrier, calls):
     Args:
         originals: the statements of a block.
         losses: index of a statement with backward passes -> its losses.
-        is_barrier: index -> whether the statement there must stay outside.
+        is_barrier: index -> whether that statement must stay outside.
         calls: ``ModelCallVisitor``.
     """
     included = set()
@@ -137,7 +137,7 @@ class Evaluation:
         return found
 
     def _is_unit(self, originals, at):
-        """Return whether an ``if`` that calls models is followed by a statement that computes with their outputs."""
+        """Return whether a statement after an ``if`` that calls models computes with their outputs."""
         statement = originals[at]
         if not isinstance(statement, cst.If) or not self._calls.calls_a_model(statement):
             return False

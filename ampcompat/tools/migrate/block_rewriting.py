@@ -19,7 +19,7 @@ class Rewriter(CallRewriter):
 
     Args:
         facts: the ``ScriptFacts``.
-        shared: whether functions get ``autocast``, a function, in place of its settings.
+        shared: whether functions get ``autocast``, a function, instead of its settings.
 
     Attributes:
         notes: (line, text) of what changes.
@@ -33,7 +33,7 @@ class Rewriter(CallRewriter):
         self.notes, self.left = [], []
         self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
-        self._evaluation = []  # for each of them that evaluates: its Evaluation
+        self._evaluation = []  # for each of them that is evaluation: its Evaluation
         self._regions = {}  # a block -> (first, last) of its statements that compute losses
         self._moved = {}  # an `if` -> the statements that belong before it
 
@@ -78,7 +78,7 @@ class Rewriter(CallRewriter):
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def leave_With(self, original_node, updated_node):
-        """Write ``with torch.no_grad(), torch.autocast(...):`` where both hold for the same statements."""
+        """Write ``with torch.no_grad(), torch.autocast(...):`` if both apply to the same statements."""
         inner, context = updated_node.body.body[0], self._precision.autocast()
         is_off = any(turns_gradients_off(item.item) for item in original_node.items)
         is_alone = len(updated_node.body.body) == 1 and isinstance(inner, cst.With) and len(inner.items) == 1
@@ -132,7 +132,7 @@ class Rewriter(CallRewriter):
         return found
 
     def _statement(self, original, updated):
-        """Return the statements in place of one."""
+        """Return the statements that replace one."""
         line = self.get_metadata(PositionProvider, original).start.line
         if line in self.facts.untouched:
             is_simple = isinstance(original, cst.SimpleStatementLine)
@@ -155,7 +155,7 @@ class Rewriter(CallRewriter):
         return statement.with_changes(leading_lines=[*statement.leading_lines, comment])
 
     def _if(self, original, updated):
-        """Return the statements in place of an ``if``."""
+        """Return the statements that replace an ``if``."""
         if self._branches.never_runs(original):
             return []
         before, default = self._moved.get(original, []), self._precision.before(original)
@@ -248,7 +248,7 @@ class Rewriter(CallRewriter):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _stepped(self, statement):
-        """Return the call if a statement is ``optimizer.step()``, else None."""
+        """Return the call if a statement is ``optimizer.step()``, otherwise None."""
         if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
             return None
         call = statement.body[0].value
@@ -257,12 +257,12 @@ class Rewriter(CallRewriter):
         return call if self.facts.is_optimizer(syntax.name_of(call.func.value)) else None
 
     def _step(self, original, updated, line):
-        """Return the statements in place of a simple one that may be the step of an optimizer."""
+        """Return the statements that replace a simple one that may be the step of an optimizer."""
         stepped = self._stepped(original)
         if not self._precision.has_scaler:
             return [updated]
         if stepped is not None and stepped.args:
-            return [self._marked(original, line, "GradScaler takes no closure")]
+            return [self._marked(original, line, "GradScaler does not support closures")]
         if stepped is not None:
             source = f"{self.names.scaler}.step({syntax.text(stepped.func.value)})"
             return [updated.with_changes(body=syntax.statements(source + "\n")[0].body)]
@@ -271,7 +271,7 @@ class Rewriter(CallRewriter):
         return [updated]
 
     def _is_unknown_step(self, call):
-        """Return whether a call is the step of an optimizer that is not known, or one whose result is used."""
+        """Return whether a call is the step of an unknown optimizer, or a step whose result is used."""
         is_step = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
         owner = syntax.text(call.func.value).lower() if is_step else ""
         return is_step and "sched" not in owner and ("opt" in owner or self.facts.is_optimizer(owner))
@@ -287,7 +287,7 @@ class Rewriter(CallRewriter):
 
 
 def _merged(regions):
-    """Return runs of statements, the last first, with those joined that overlap."""
+    """Return runs of statements, the last first, with overlapping ones joined."""
     found = []
     for first, last in sorted(regions):
         if found and first <= found[-1][1]:

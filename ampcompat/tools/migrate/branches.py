@@ -1,14 +1,14 @@
-"""``if`` statements of a script that has a branch for Apex and one for plain torch, and tests whether Apex is there."""
+"""``if`` statements with a branch for Apex and one for plain torch, and tests whether Apex is installed."""
 
 import libcst as cst
 
 from . import syntax
 
-#: How the comments start that say what is left to do by hand.
+#: The beginning of comments that say what is left to do by hand.
 MARK = "# ampcompat migrate: "
-#: How their further lines start.
+#: The beginning of their further lines.
 MORE = "#     "
-#: Stands for ``amp.initialize`` in an ``if`` before which its statements were put; removed with the imports.
+#: Replaces ``amp.initialize`` in an ``if`` before which its statements were put; removed with the imports.
 MOVED = "_ampcompat_moved"
 
 
@@ -17,18 +17,18 @@ class Branches:
 
     Args:
         names: the new variables' ``Names``.
-        fallback_names: names that are None where Apex is missing.
+        fallback_names: names that are None if Apex is missing.
     """
 
     def __init__(self, names, fallback_names):
         self._names, self._fallback_names = names, fallback_names
 
     def never_runs(self, statement):
-        """Return whether an ``if`` without ``else`` asks whether Apex is missing."""
+        """Return whether an ``if`` without ``else`` tests whether Apex is missing."""
         return isinstance(statement, cst.If) and statement.orelse is None and self._value(statement.test) is False
 
     def _value(self, test):
-        """Return what a test is where Apex is not needed; None if it depends on something else."""
+        """Return the value of a test if Apex is not needed; None if it depends on something else."""
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
             target = test.comparisons[0]
             if syntax.name_of(test.left) in self._fallback_names and syntax.name_of(target.comparator) == "None":
@@ -41,11 +41,11 @@ class Branches:
         return None
 
     def joined(self, updated, uses_apex):
-        """Return the statements in place of an ``if`` whose branches have become the same; None if they differ.
+        """Return the statements that replace an ``if`` whose branches have become the same; None if they differ.
 
         Args:
             updated: the ``if`` after its branches were rewritten.
-            uses_apex: whether its first branch used Apex; else its second did.
+            uses_apex: whether its first branch used Apex; otherwise its second did.
         """
         if not isinstance(updated.orelse, cst.Else):
             return None
@@ -70,7 +70,7 @@ class Branches:
         return syntax.text(statement).strip().startswith(self._names.scaler + ".unscale_(")
 
     def _same(self, ours, theirs):
-        """Return one statement for two that do the same, of the branch with Apex and the plain one; else None."""
+        """Return one statement for two that do the same, in the branch with Apex and the plain one, or None."""
         mine, other = syntax.text(_bare(ours)).strip(), syntax.text(_bare(theirs)).strip()
         if mine == other:
             return ours
@@ -103,7 +103,7 @@ def _is_call(statement):
 
 
 def negated(test):
-    """Return the source of the opposite of a test."""
+    """Return the source of the negation of a test."""
     if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
         return syntax.text(test.expression)
     return "not " + syntax.operand(test)

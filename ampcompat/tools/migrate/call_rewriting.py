@@ -15,7 +15,7 @@ class CallRewriter(cst.CSTTransformer):
 
     Args:
         facts: the ``ScriptFacts``.
-        shared: whether functions get ``autocast``, a function, in place of its settings.
+        shared: whether functions get ``autocast``, a function, instead of its settings.
 
     Attributes:
         loads_state: whether ``amp.load_state_dict`` was called.
@@ -28,7 +28,7 @@ class CallRewriter(cst.CSTTransformer):
         self._around = []  # the compound statements around the current one
 
     def visit_Module(self, node):
-        """Look at all calls of ``amp.initialize`` first: functions above them need to know."""
+        """Visit all calls of ``amp.initialize`` first, since functions above them depend on them."""
         calls = [call for call in syntax.calls(node) if self._full_name(call.func) in INITIALIZE]
         uses = {self._full_name(call.func) for call in syntax.calls(node)}
         self._precision = PrecisionSetup(calls, uses, self.facts, self._shared)
@@ -38,7 +38,7 @@ class CallRewriter(cst.CSTTransformer):
         return self.facts.bindings.resolve(syntax.name_of(node))
 
     def leave_Call(self, original_node, updated_node):
-        """Replace the calls that torch has too."""
+        """Replace the calls that have an equivalent in torch."""
         full_name = self._full_name(original_node.func)
         if full_name is None:
             return updated_node
@@ -57,13 +57,13 @@ class CallRewriter(cst.CSTTransformer):
         return updated_node if new is None else new.with_changes(func=self._short(new.func))
 
     def _short(self, node):
-        """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` where the script says ``import torch.nn as nn``."""
+        """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` if the script has ``import torch.nn as nn``."""
         module, _, name = (syntax.name_of(node) or "").rpartition(".")
         short = self.facts.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
         return syntax.expression(f"{short}.{name}") if short else node
 
     def _params(self, optimizer):
-        """Return the params of an optimizer, as source: ``model.parameters()`` where they are the same and in reach."""
+        """Return the params of an optimizer, as source: ``model.parameters()`` if it is the same and accessible."""
         params = self.facts.made_from.get(optimizer, "")
         scopes = [each for each in self._around if isinstance(each, cst.FunctionDef)] + [self._module]
         if params and any(params.partition(".")[0] in syntax.bound_names(scope) for scope in scopes):

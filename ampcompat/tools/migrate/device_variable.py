@@ -1,4 +1,4 @@
-"""Where the new script takes the type of its device from: its own variable, or a new one."""
+"""The device type in the new script: from its own variable, or a new one."""
 
 import libcst as cst
 
@@ -10,10 +10,10 @@ from .variable_passing import DEVICE
 def place_device(module, names):
     """Return (the module, whether the variable must be set after the imports).
 
-    A ``device`` that the script has is used in place of a new variable; one that a single function reads is set there.
+    A ``device`` of the script is used instead of a new variable; a variable that a single function reads is set there.
 
     Args:
-        module: the new module, in which the variable is read and not set.
+        module: the new module, in which the variable is read but not set.
         names: ``Names``.
     """
     name = names.device
@@ -89,7 +89,7 @@ def _reads_device_type(statement):
 
 
 def _device_of(statement):
-    """Return (name, source of the device's type) of ``device = torch.device(...)``; None of other statements."""
+    """Return (name, source of the device's type) for ``device = torch.device(...)``; None for other statements."""
     line = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if not isinstance(line, cst.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0].target, cst.Name):
         return None

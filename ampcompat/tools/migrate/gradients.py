@@ -1,4 +1,4 @@
-"""Where gradients are clipped or read, so that they must be unscaled before; and backward passes without a scale."""
+"""Finds where gradients are clipped or read, so that they must be unscaled first, and unscaled backward passes."""
 
 import ast
 
@@ -11,7 +11,7 @@ ONCE_PER_STEP = (
     "gradients are clipped or read after every backward pass, but {}; GradScaler unscales once per step: do it where "
     "the optimizer steps, or divide what is read by scaler.get_scale()"
 )
-PLAIN_BACKWARD = "this backward pass is not scaled, but its optimizer steps by a GradScaler"
+PLAIN_BACKWARD = "this backward pass is not scaled, but its optimizer steps with a GradScaler"
 
 
 class Gradients:
@@ -21,7 +21,7 @@ class Gradients:
         self._facts = facts
 
     def find(self, nodes):
-        """Look at the scopes of a script, given the nodes of its syntax tree."""
+        """Search the scopes of a script, given the nodes of its syntax tree."""
         for scope, steps in scopes(nodes):
             self._gradients(steps, params_of(scope))
 
@@ -48,7 +48,7 @@ class Gradients:
                 self._facts.untouched[line] = PLAIN_BACKWARD
 
     def _unscale(self, step, last, blocks, ends, unscaled):
-        """Note that gradients are unscaled before ``step``; ``last``: the block before it, and its ``scale_loss``."""
+        """Note that gradients are unscaled before ``step``; ``last``: the preceding block and its ``scale_loss``."""
         reached = [end for end in ends if set(end.conditions) <= set(step.conditions)]
         optimizer = argument(last[1], 1, "optimizers")
         line, name = step.node.lineno, dotted(optimizer) if optimizer is not None else None
@@ -61,10 +61,10 @@ class Gradients:
             self._facts.untouched[line] = ONCE_PER_STEP.format("another pass adds to them before the optimizer steps")
         elif any(name == done and _may_be_passed(first, step, ends) for first, done in unscaled):
             self._facts.untouched[line] = (
-                "these gradients may be unscaled already; call unscale_ once, after the backward pass"
+                "these gradients may already be unscaled; call unscale_ once, after the backward pass"
             )
         elif name is None:
-            self._facts.untouched[line] = "which optimizer's gradients are unscaled here is not known"
+            self._facts.untouched[line] = "it is not known which optimizer's gradients are unscaled here"
         elif not any(name == done and _is_passed(first, step, ends) for first, done in unscaled):
             self._facts.unscale[line] = name
             unscaled.append((step, name))
@@ -85,7 +85,7 @@ class Gradients:
         return False
 
     def _clips(self, call):
-        """Return whether a call clips gradients or asks for the params whose gradients are clipped."""
+        """Return whether a call clips gradients or returns the params whose gradients are clipped."""
         if self._facts.bindings.full_name(call.func) in ("apex.amp.master_params", "apex.amp._amp_state.master_params"):
             return True
         return last_name(call.func) in CLIPS and bool(call.args) and is_parameters(call.args[0])
@@ -97,7 +97,7 @@ class Gradients:
 
 
 def params_of(scope):
-    """Return the names of a scope that stand for params: ``p`` of ``for p in model.parameters()``."""
+    """Return the names in a scope that refer to params: ``p`` in ``for p in model.parameters()``."""
     found = set()
     for node in ast.walk(scope):
         if isinstance(node, (ast.For, ast.comprehension)) and any(map(_gives_params, ast.walk(node.iter))):
@@ -116,7 +116,7 @@ def _is_passed(first, second, ends):
 
 
 def _may_be_passed(first, second, ends):
-    """Return whether ``second`` comes after ``first`` at times only, with no step of an optimizer between them."""
+    """Return whether ``second`` only sometimes comes after ``first``, with no step of an optimizer between them."""
     is_always = set(first.conditions) <= set(second.conditions)
     return together(first, second) and not is_always and not _ends_between(first, second, ends)
 

@@ -1,4 +1,4 @@
-"""What surrounds the rewriting: one statement per line before it; imports, new variables and marks after it."""
+"""Steps before and after the rewriting: first one statement per line; then imports, new variables and marks."""
 
 import ast
 
@@ -15,7 +15,7 @@ from .line_breaking import broken_comment
 from .variable_passing import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
-    """Load a GradScaler's state, or what Apex's amp.state_dict() returned."""
+    """Load the state of a GradScaler, or of Apex's amp.state_dict()."""
     if "loss_scaler0" in state:
         old, state = state["loss_scaler0"], {scaler}.state_dict()
         state.update(scale=old["loss_scale"], _growth_tracker=old["unskipped"])
@@ -23,7 +23,7 @@ _LOADER = '''def {loader}({scaler}, state):
 '''
 
 
-#: How the mark of a use of Apex starts.
+#: The beginning of the mark of a use of Apex.
 AS_IS = "left as it is: "
 #: The attributes that ``amp.initialize`` adds to optimizers. torch does not have them.
 _ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
@@ -34,7 +34,7 @@ class OneStatementPerLine(cst.CSTTransformer):
     """Splits ``a; b``, ``if x: a`` and ``with a, b:``, so that a statement can become several."""
 
     def leave_With(self, original_node, updated_node):
-        """Nest the items of a ``with`` that has a ``scale_loss`` among others."""
+        """Nest the items of a ``with`` if one of several is a ``scale_loss``."""
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
         if len(items) == 1 or not any("scale_loss" in syntax.text(item.item) for item in items):
             return updated_node
@@ -44,13 +44,13 @@ class OneStatementPerLine(cst.CSTTransformer):
         return updated_node.with_changes(items=items[:1], body=body)
 
     def leave_SimpleStatementSuite(self, original_node, updated_node):
-        """Put the statements of ``if x: a`` on lines of their own, where one is a call."""
+        """Put the statements of ``if x: a`` on separate lines if one is a call."""
         if not any(True for _ in syntax.calls(original_node)):
             return updated_node
         return cst.IndentedBlock(body=[cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body])
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Put the statements of ``a; b`` on lines of their own, where one is a call."""
+        """Put the statements of ``a; b`` on separate lines if one is a call."""
         if len(original_node.body) == 1 or not any(True for _ in syntax.calls(original_node)):
             return updated_node
         lines = [cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body]
@@ -93,7 +93,7 @@ class ImportPruner(cst.CSTTransformer):
         return node.with_changes(names=kept)
 
     def leave_Try(self, original_node, updated_node):
-        """Remove a ``try`` without a body; what its ``except`` does for a missing Apex goes with it."""
+        """Remove a ``try`` without a body, together with its ``except`` for a missing Apex."""
         body = [each for each in updated_node.body.body if syntax.text(each).strip() not in ("", "pass", MOVED)]
         had_imports = any(isinstance(each, (cst.Import, cst.ImportFrom)) for each in syntax.walk(original_node.body))
         if not body:
@@ -120,7 +120,7 @@ class ImportPruner(cst.CSTTransformer):
         return cst.RemoveFromParent() if _is_moved(updated_node.body) else updated_node
 
     def leave_IndentedBlock(self, original_node, updated_node):
-        """Mend a block that has lost its first statement, or its only one."""
+        """Fix a block that has lost its first statement, or its only one."""
         body = [each for each in updated_node.body if not _is_placeholder(each)] or list(updated_node.body)
         if len(body) == len(original_node.body):
             return updated_node
@@ -135,7 +135,7 @@ def _is_placeholder(statement):
 
 
 def _is_moved(block):
-    """Return whether nothing is left in a block of what was in it."""
+    """Return whether all statements of a block have been removed."""
     statements = getattr(block, "body", ())
     return bool(statements) and all(_is_placeholder(each) for each in statements)
 
@@ -159,7 +159,7 @@ def prune_imports(source):
 
 
 def _read_names(tree):
-    """Yield the names that are read, not those that are only set, as ``amp = None`` does."""
+    """Yield the names that are read, not those that are only set, as in ``amp = None``."""
     return (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
 
 
@@ -169,7 +169,7 @@ def _without_placeholders(source):
 
 
 def add_header(source, names, loads_state, has_device):
-    """Return the source with ``import torch`` if it has none, and what all of its functions need.
+    """Return the source with ``import torch`` if missing, and with the code that all of its functions need.
 
     Args:
         names: ``Names``.
@@ -197,7 +197,7 @@ def add_header(source, names, loads_state, has_device):
 
 
 def import_contextlib(source):
-    """Return source that imports contextlib, where it reads that; in its place among the first imports."""
+    """Return the source with an import of contextlib, sorted into the first imports, if needed."""
     module = cst.parse_module(source)
     if "contextlib" not in {node.id for node in _read_names(ast.parse(source))}:
         return source
@@ -256,7 +256,7 @@ def mark_rest(source, width):
 
     Args:
         source: the new source.
-        width: how many characters a line of a comment may have.
+        width: the maximum number of characters in a line of a comment.
     """
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
     found = uses(parsed, Bindings(parsed.nodes))

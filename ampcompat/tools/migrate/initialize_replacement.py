@@ -1,4 +1,4 @@
-"""The code that stands in for ``amp.initialize``: the switches of autocast and a GradScaler, as the call asked for."""
+"""The code that replaces ``amp.initialize``: the settings of autocast and a GradScaler."""
 
 import ast
 
@@ -18,7 +18,7 @@ _NOTES = {
     "O3": "O3 becomes autocast with a loss scale: weights stay float32",
     "O5": "O5 becomes autocast with bfloat16: weights stay float32, so there are no master weights",
 }
-_AT_RUN_TIME = "the level is known at run time only: {}; weights are float32 at every level"
+_AT_RUN_TIME = "the level is known only at run time: {}; weights are float32 at every level"
 
 
 class Setup:
@@ -27,10 +27,10 @@ class Setup:
     Attributes:
         problem: why it cannot be rewritten, or None.
         notes: what changes.
-        levels: the levels that it may ask for.
-        is_always_on: whether autocast is on whatever the options are.
+        levels: the levels that it may request.
+        is_always_on: whether autocast is enabled whatever the options are.
         is_always_off: whether the level is O0.
-        has_optimizer: whether optimizers are given.
+        has_optimizer: whether optimizers are passed.
     """
 
     def __init__(self, call, options):
@@ -58,7 +58,7 @@ class Setup:
         if isinstance(self._enabled, cst.SimpleString):
             self.notes.append("the third argument is enabled, not opt_level: the level is O1 if no other is given")
         if len(self.levels) > 1:
-            kinds = ((("O0",), "{} switches autocast off"), (_FLOAT16, "{} mean float16"), (_BFLOAT16, "{} bfloat16"))
+            kinds = ((("O0",), "{} disables autocast"), (_FLOAT16, "{} mean float16"), (_BFLOAT16, "{} bfloat16"))
             told = [(", ".join(each for each in levels if each in self.levels), text) for levels, text in kinds]
             self.notes.append(_AT_RUN_TIME.format(", ".join(text.format(names) for names, text in told if names)))
         for name in ("min_loss_scale", "max_loss_scale"):
@@ -84,7 +84,7 @@ class Setup:
         return set().union(*(syntax.loaded_names(each) for each in read if each is not None))
 
     def condition(self, tests):
-        """Return when autocast is on, as source.
+        """Return the condition under which autocast is enabled, as source.
 
         Args:
             tests: the tests of the ``if`` statements around the call.
@@ -114,7 +114,7 @@ class Setup:
         return f"torch.bfloat16 if {syntax.operand(self._level)} {among} else torch.float16"
 
     def scale_options(self):
-        """Return GradScaler's options for a static scale; for a value known at run time only, depending on it."""
+        """Return GradScaler's options for a static scale; if the value is known only at run time, depending on it."""
         source = self._scale_text()
         static = _number(source)
         if source in ("dynamic", "None") or static is not None:
@@ -130,14 +130,14 @@ class Setup:
         return "None" if scale is None else syntax.text(scale).strip("\"'")
 
     def result(self):
-        """Return what the call returned: its models and optimizers, as source."""
+        """Return the result of the call: its models and optimizers, as source."""
         models, optimizers = (syntax.argument(self._call, at, name) for at, name in enumerate(("models", "optimizers")))
         both = [syntax.text(each) for each in (models, optimizers) if each is not None]
         return ", ".join(both)
 
 
 class Options:
-    """What is known of a script's command line from its ``add_argument`` calls, in the nodes of its syntax tree."""
+    """The facts about a script's command line from its ``add_argument`` calls, in the nodes of its syntax tree."""
 
     def __init__(self, nodes):
         self._choices, self._flags = {}, set()
@@ -153,7 +153,7 @@ class Options:
                 self._flags.add(name)
 
     def levels(self, node):
-        """Return the levels that an expression may stand for."""
+        """Return the levels that an expression may have."""
         if isinstance(node, cst.SimpleString):
             text = syntax.text(node).strip("\"'")
             return (text,) if text in _LEVELS else _LEVELS

@@ -19,13 +19,13 @@ _BLOCKS = ("body", "orelse", "finalbody")
 
 
 class LevelPlan:
-    """What is written into a script for a level, by line.
+    """The changes to a script for a level, by line.
 
     Args:
         text: the source, with one statement per line.
         level: such as "O5".
         path: for messages.
-        old_lines: line of the source -> line of the script as it is written, for messages.
+        old_lines: line of the source -> line of the original script, for messages.
 
     Attributes:
         amp: the name of ``amp`` in the new script.
@@ -33,12 +33,12 @@ class LevelPlan:
         torch_amp: ``TorchAmpUse``.
         moved: the ``MovedWrapper``, or None; its statement comes after ``amp.initialize``.
         before, after: line of the statement before, or after which ``amp.initialize`` is called; the other is None.
-        models, optimizers: the names that it gets.
-        allows_half: whether a model may be half already, loaded or cast.
+        models, optimizers: the names of its arguments.
+        allows_half: whether a model may already be half, loaded or cast.
         backward: line of a backward pass -> the names of the optimizers whose gradients it computes.
 
     Raises:
-        AmpError: the script cannot be rewritten with certainty; the message names the line.
+        AmpError: the script cannot be rewritten reliably; the message gives the line.
     """
 
     def __init__(self, text, level, path, old_lines):
@@ -62,7 +62,7 @@ class LevelPlan:
         self._stepping = {each for variable in variables for each in self._models.aliases(variable)}
         self.backward = dict(self._backward_passes())
         for call in loops.backward_calls:
-            if call.lineno not in self.backward:  # in a lambda, or in a statement that is not looked into
+            if call.lineno not in self.backward:  # in a lambda, or in a statement that is not searched
                 self._refuse(call.lineno, _NO_STATEMENT)
 
     def _refuse(self, line, text):
@@ -97,7 +97,7 @@ class LevelPlan:
             )
 
     def _makes_half(self, node):
-        """Return whether a node casts to half, or loads a model in a dtype that is not given."""
+        """Return whether a node casts to half, or loads a model in an unspecified dtype."""
         if not isinstance(node, ast.Call):
             return False
         if last_name(node.func) in ("half", "bfloat16") and not node.args:
@@ -113,20 +113,20 @@ class LevelPlan:
     # -- amp.initialize ------------------------------------------------------------------------------------------------
 
     def _scope_of_optimizers(self):
-        """Return the steps of the function or module in which all optimizers are made."""
+        """Return the statements of the function or module in which all optimizers are created."""
         statements = {made.statement: made for made in self._loops.optimizers}
         found = [steps for _, steps in self._scopes if any(step.node in statements for step in steps)]
         if sum(step.node in statements for steps in found for step in steps) < len(statements):
             self._refuse(
                 min(each.lineno for each in statements),
-                "this optimizer is made neither in a function nor at the top level.",
+                "this optimizer is created neither in a function nor at the top level.",
             )
         if len(found) != 1:
             first, second = (next(step for step in steps if step.node in statements) for steps in found[:2])
             self._refuse(
                 second.node.lineno,
-                f"this optimizer is made in another function than that of line {first.node.lineno}; amp.initialize "
-                "gets all of them in one call. Make them in one function, or use run --opt-level.",
+                f"this optimizer is created in a different function than that of line {first.node.lineno}; "
+                "amp.initialize gets all of them in one call. Make them in one function, or use run --opt-level.",
             )
         return found[0]
 
@@ -173,7 +173,7 @@ class LevelPlan:
         self.models = list(dict.fromkeys(self.moved.models.get(each, each) for each in self.models))
 
     def _makes_parallel(self, statement, known):
-        """Return whether a statement assigns a data-parallel wrapper to a model, or of one."""
+        """Return whether a statement assigns a data-parallel wrapper, or wraps a model."""
         if not isinstance(statement, ast.Assign):
             return False
         calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
@@ -186,7 +186,7 @@ class LevelPlan:
         return next(node for node, each in self._scopes if each is steps)
 
     def _training_functions(self, known):
-        """Return the names of functions that call a model or a backward pass, also by way of another function."""
+        """Return the names of functions that call a model or a backward pass, directly or through other functions."""
         found, before = set(), -1
         while len(found) != before:
             before = len(found)
@@ -239,7 +239,7 @@ class LevelPlan:
         return found
 
     def _optimizer(self, call):
-        """Return the name of the optimizer, as it is written, if a call is its ``step``."""
+        """Return the name of the optimizer, as written, if a call is its ``step``."""
         name = dotted(call.func.value) if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
         if call.lineno in self.torch_amp.steps:
             name = self.torch_amp.steps[call.lineno]
@@ -259,7 +259,7 @@ class LevelPlan:
 
 
 def _has_gradient(call):
-    """Return whether a backward pass gets more than options."""
+    """Return whether a backward pass gets other arguments than options."""
     return bool(call.args) or any(each.arg not in ("retain_graph", "create_graph", "inputs") for each in call.keywords)
 
 
@@ -272,7 +272,7 @@ def _own(node):
 
 
 def _block_of(body, statements):
-    """Return the innermost list of statements that has all of some statements below it."""
+    """Return the innermost list of statements that contains all of some statements."""
     for each in body:
         below = set(map(id, ast.walk(each)))
         if all(id(node) in below for node in statements) and each not in statements:

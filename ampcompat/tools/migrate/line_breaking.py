@@ -1,4 +1,4 @@
-"""Breaks the lines of the new script that are longer than those of the old one."""
+"""Breaks lines of the new script that are longer than those of the old one."""
 
 import textwrap
 
@@ -12,12 +12,12 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def break_long_lines(source, old, width):
-    """Return source in which new lines are broken that are longer than ``width`` characters.
+    """Return the source with new lines of more than ``width`` characters broken.
 
     Args:
         source: the new source.
-        old: the old source; its own lines stay as they are.
-        width: how many characters a line may have.
+        old: the old source, whose lines are not changed.
+        width: the maximum number of characters in a line.
     """
     kept = set(old.split("\n"))
     lines = source.split("\n")
@@ -50,7 +50,7 @@ class _Finder(cst.CSTVisitor):
         self._long, self._lines, self.found = long, lines, []
 
     def on_visit(self, node):
-        """Look at a statement."""
+        """Visit a statement."""
         if isinstance(node, (cst.SimpleStatementLine, *syntax.COMPOUND)):
             first = self.get_metadata(PositionProvider, node).start.line
             last = self.get_metadata(PositionProvider, node).end.line
@@ -74,7 +74,7 @@ class _Finder(cst.CSTVisitor):
         return last
 
     def _has_text_block(self, node, first, last):
-        """Return whether a string of several lines is in a statement: it cannot be moved."""
+        """Return whether a statement contains a multi-line string, which cannot be moved."""
         for each in syntax.walk(node):
             if isinstance(each, (cst.SimpleString, cst.FormattedString)):
                 where = self.get_metadata(PositionProvider, each)
@@ -84,7 +84,7 @@ class _Finder(cst.CSTVisitor):
 
 
 def _broken(lines, width):
-    """Return the lines of one statement, broken where it has brackets or an operator."""
+    """Return the lines of one statement, broken at brackets or an operator."""
     indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())]
     text, comment = _without_comment(lines)
     if text is None:
@@ -191,7 +191,7 @@ def _brackets(text):
 
 
 def _items(text):
-    """Return the items of a text between brackets; it stays one where it is a comprehension."""
+    """Return the items of a text between brackets; a comprehension is a single item."""
     parts, depth, start = [], 0, 0
     for at, each in _kinds(text):
         depth += (each in _OPEN) - (each in _CLOSE)

@@ -1,27 +1,27 @@
-"""A model that is wrapped for data parallelism before its optimizer is made: the wrapper moves below."""
+"""A model that is wrapped for data parallelism before its optimizer is created: the wrapper is moved below."""
 
 import ast
 
 from ..check.bindings import dotted
 from .trained_models import PARALLEL
 
-#: What may be read of a wrapper before it is moved: it is the same of the model in it.
+#: Attributes of a wrapper that may be read before it is moved, since they are those of the wrapped model.
 _SAME = ("parameters",)
 
 
 class MovedWrapper:
-    """A statement such as ``model = DistributedDataParallel(model)`` that goes behind ``amp.initialize``.
+    """A statement such as ``model = DistributedDataParallel(model)`` that is moved after ``amp.initialize``.
 
     Args:
-        wraps: the assignments of wrappers before the last optimizer is made.
-        block: the statements among which the optimizers are made.
+        wraps: the assignments of wrappers before the last optimizer is created.
+        block: the statements that contain the creation of the optimizers.
         last: the place of the last of these in the block.
         trained: ``TrainedModels``.
         names: the ``FullNames`` of the script.
 
     Attributes:
-        statement: the statement of the block that moves, or None: it cannot be moved with certainty.
-        renamed: (line, column) of a name -> the name of the model that takes its place, since the wrapper comes later.
+        statement: the statement of the block that is moved, or None if it cannot be moved reliably.
+        renamed: (line, column) of a name -> the name of the model that replaces it, since the wrapper comes later.
         models: the name of a wrapper -> that of the model in it.
     """
 
@@ -39,7 +39,7 @@ class MovedWrapper:
             self.models[each.targets[0].id] = each.value.args[0].id
         is_conditional = statement is not parts[0]
         if is_conditional and any(name != model for name, model in self.models.items()):
-            return False  # where the condition is false the wrapper's name means something else
+            return False  # if the condition is false, the wrapper's name means something else
         following = block[block.index(statement) + 1 : last + 1]
         wrappers = {self._of(each.targets[0]) for each in parts}
         return self._are_alike(following, wrappers) and not self._change(following, statement)
@@ -53,7 +53,7 @@ class MovedWrapper:
         )  # fmt: skip
 
     def _are_alike(self, statements, wrappers):
-        """Return whether nothing is read of wrappers but what models have too; note which names become the model's."""
+        """Return whether only attributes of the models are read from wrappers; note which names become the model's."""
         nodes = [node for each in statements for node in ast.walk(each)]
         same = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in _SAME}
         for node in nodes:

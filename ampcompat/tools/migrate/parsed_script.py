@@ -1,4 +1,4 @@
-"""A script as both rewriters get it: parsed, with one statement per line and ends of lines of one kind."""
+"""A script as the input of both rewriters: parsed, with one statement per line and uniform line endings."""
 
 import difflib
 from typing import List, NamedTuple, Tuple
@@ -15,7 +15,7 @@ class Migration(NamedTuple):
 
     Attributes:
         source: the new source.
-        notes: (line in the old source or 0, what changes).
+        notes: (line in the old source or 0, note on a change).
         left: (line in the old source or 0, what could not be rewritten); marked with comments in the new source.
     """
 
@@ -51,7 +51,7 @@ class ParsedScript:
 
 
 def rewritten(source, path, rewrite):
-    """Return the ``Migration`` of a script, with the ends of lines that it has.
+    """Return the ``Migration`` of a script, with the script's own line endings.
 
     Args:
         source: its source.
@@ -71,7 +71,7 @@ def _old_lines(source, split):
 
 
 def _fault(source):
-    """Return what Python says of source that it cannot parse; None if it can."""
+    """Return Python's error message for source that it cannot parse; None if it can."""
     try:
         parse(source)
     except SyntaxError as error:

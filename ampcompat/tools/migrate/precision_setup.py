@@ -1,4 +1,4 @@
-"""What all calls of ``amp.initialize`` in a script come to: which variables the new script has, and how it casts."""
+"""The combined result of all calls of ``amp.initialize``: the variables of the new script, and how it casts."""
 
 import libcst as cst
 
@@ -11,18 +11,18 @@ _SCALES = {"apex.amp.scale_loss", "apex.amp.handle.scale_loss"}
 
 
 class PrecisionSetup:
-    """The switches of autocast and the GradScaler.
+    """The settings of autocast and the GradScaler.
 
     Args:
         calls: the calls of ``amp.initialize``.
         uses: full names of all calls of Apex.
         facts: the script's ``ScriptFacts``.
-        shared: whether a function ``autocast`` stands for its settings.
+        shared: whether a function ``autocast`` is used instead of its settings.
 
     Attributes:
         setups: call -> ``Setup``.
-        autocasts: whether there is autocast at all: not where the level is O0.
-        has_scaler: whether there is a GradScaler: bfloat16 and models that are not trained need none.
+        autocasts: whether there is autocast at all; False if the level is O0.
+        has_scaler: whether there is a GradScaler, which bfloat16 and models that are not trained do not need.
     """
 
     def __init__(self, calls, uses, facts, shared):
@@ -47,7 +47,7 @@ class PrecisionSetup:
         return "torch.autocast({}, dtype={}{})".format(self._names.device, dtype, "".join(enabled))
 
     def lines(self, setup, tests=()):
-        """Return the statements in place of a call of ``amp.initialize``, as source; empty where nothing is needed."""
+        """Return the statements that replace a call of ``amp.initialize``, as source; empty if nothing is needed."""
         names, lines = self._names, []
         if self._has_flag:
             lines.append(f"{names.flag} = {setup.condition(tests)}")
@@ -69,7 +69,7 @@ class PrecisionSetup:
         return ["enabled=" + " and ".join(parts)] if parts else []
 
     def _off(self):
-        """Return the statements that switch everything off, where an ``if`` may or may not set it up."""
+        """Return the statements that disable everything, if an ``if`` may or may not set it up."""
         names = self._names
         lines = [f"{names.flag} = False"]
         lines += [f"{names.dtype} = torch.float16"] if len(self._dtypes) > 1 else []
@@ -78,10 +78,10 @@ class PrecisionSetup:
         return "".join(line + "\n" for line in lines)
 
     def placed(self, setup, call, around):
-        """Return (an ``if`` before which the statements belong, or None; the statements), given what is around a call.
+        """Return (an ``if`` before which the statements belong, or None; the statements), given the context of a call.
 
-        A set-up under ``if args.fp16:`` becomes one with that condition before the ``if``: the variables are needed in
-        either case.
+        A setup under ``if args.fp16:`` becomes one with that condition before the ``if``, since the variables are
+        needed in either case.
         """
         ifs = _ifs_around(around)
         if not ifs or not (self._has_flag or self.has_scaler or self._shared):
@@ -94,7 +94,7 @@ class PrecisionSetup:
         return outer, self.lines(setup, [_test(each, call) for each in ifs])
 
     def before(self, statement):
-        """Return the statements needed before an ``if`` with several set-ups, or one that cannot go before it."""
+        """Return the statements needed before an ``if`` with several setups, or one that cannot be put before it."""
         calls = [each for each in syntax.calls(statement) if each in self.setups]
         if not calls or (len(calls) > 1 and isinstance(statement.orelse, cst.Else)):
             return ""
@@ -106,7 +106,7 @@ class PrecisionSetup:
 
 
 def _ifs_around(around):
-    """Return the ``if`` statements around a call, from the outside, up to a function or loop."""
+    """Return the ``if`` statements around a call, outermost first, up to a function or loop."""
     found = []
     for each in reversed(around):
         if not isinstance(each, (cst.If, cst.Try)) or "__main__" in syntax.text(getattr(each, "test", each.body)):
@@ -118,6 +118,6 @@ def _ifs_around(around):
 
 
 def _test(statement, call):
-    """Return the test under which an ``if`` reaches a call."""
+    """Return the condition under which an ``if`` reaches a call."""
     is_body = any(each is call for each in syntax.calls(statement.body))
     return statement.test if is_body else syntax.expression(negated(statement.test))

@@ -13,7 +13,7 @@ class Scope:
         parent: the ``Scope`` around it; None for the module.
         sets: the new variables that it sets.
         reads: the new variables that it reads.
-        calls: its calls of functions by their name: (call, the statement if it is ``targets = f(...)`` or ``f(...)``).
+        calls: its calls of functions by name: (call, the statement if it is ``targets = f(...)`` or ``f(...)``).
     """
 
     def __init__(self, node, parent):
@@ -46,7 +46,7 @@ class Scope:
         return bool(params) and params[0].name.value == "self"
 
     def around(self):
-        """Yield the scope and those around it whose variables it can read: classes are left out."""
+        """Yield the scope and those around it whose variables it can read, without classes."""
         scope = self
         while scope is not None:
             if scope is self or not isinstance(scope.node, cst.ClassDef):
@@ -54,7 +54,7 @@ class Scope:
             scope = scope.parent
 
     def outermost(self):
-        """Return the function around it that is a method or stands in the module; itself if it is that."""
+        """Return the enclosing function that is a method or at module level, or itself if it is one."""
         scope = self
         while scope.parent is not None and scope.parent.is_function:
             scope = scope.parent
@@ -74,7 +74,7 @@ class ScriptScopes(cst.CSTVisitor):
 
     Attributes:
         scopes: all of them, outer ones first.
-        mentioned: names of functions that are read other than in a call of them.
+        mentioned: names of functions that are read outside of a call.
     """
 
     def __init__(self, module, variables):
@@ -94,7 +94,7 @@ class ScriptScopes(cst.CSTVisitor):
         self._enter(node)
 
     def visit_Param(self, node):
-        """Look at the default of a parameter only, not at its name."""
+        """Visit only the default of a parameter, not its name."""
         node.default.visit(self) if node.default is not None else None
         return False
 
@@ -119,7 +119,7 @@ class ScriptScopes(cst.CSTVisitor):
         self._open.pop()
 
     def visit_SimpleStatementLine(self, node):
-        """Keep the statement, which may take what a call returns."""
+        """Keep the statement, which may use the result of a call."""
         self._statement = node
 
     def visit_Assign(self, node):
@@ -135,17 +135,17 @@ class ScriptScopes(cst.CSTVisitor):
             self._open[-1].calls.append((node, self._statement if whole else None))
 
     def visit_Attribute(self, node):
-        """Look at the owner of an attribute only."""
+        """Visit only the owner of an attribute."""
         node.value.visit(self)
         return False
 
     def visit_Arg(self, node):
-        """Look at the value of an argument only, not at its keyword."""
+        """Visit only the value of an argument, not its keyword."""
         node.value.visit(self)
         return False
 
     def visit_Name(self, node):
-        """Note what is read."""
+        """Note names that are read."""
         if node.value in self._variables:
             self._open[-1].reads.add(node.value)
         elif node not in self._called:
@@ -164,7 +164,7 @@ class ScriptScopes(cst.CSTVisitor):
 
 
 def _is_local(name, scope):
-    """Return whether a name stands for a variable of a function around it."""
+    """Return whether a name refers to a variable of an enclosing function."""
     functions = (each for each in scope.around() if each.is_function)
     return any(name in each.bound for each in functions)
 

@@ -1,4 +1,4 @@
-"""Migrate one script: from its source to new source, notes, and what is left."""
+"""Migrate one script: from its source to new source, notes, and uses that are left."""
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper
@@ -16,10 +16,10 @@ from .variable_passing import VariablePassing
 
 
 def migrate(source, path="script.py"):
-    """Rewrite a script for Apex into plain torch (2.3 or later).
+    """Rewrite a script for Apex to plain torch (2.3 or later).
 
-    A script that does not use Apex is returned as it is, and so is one with marks of an earlier run: they are what is
-    left.
+    A script that does not use Apex is returned unchanged, and so is one with marks of an earlier run, which are
+    returned as left.
 
     Args:
         source: the script's source.
@@ -79,7 +79,7 @@ def _rewritten(split, facts):
 
 
 def _left(name, lines):
-    """Return what is said of a name of Apex that the new script still has, given its lines there."""
+    """Return the message for a name of Apex that the new script still has, given its lines."""
     shown = " and ".join(", ".join(map(str, lines)).rsplit(", ", 1))
     where = "{}, in line{} {} of the new script".format(name, "" if len(lines) == 1 else "s", shown)
     return f"{where}: {BY_HAND[name]}" if name in BY_HAND else where

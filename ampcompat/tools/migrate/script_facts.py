@@ -1,4 +1,4 @@
-"""What a script does with Apex, found in its syntax tree before anything is rewritten."""
+"""How a script uses Apex, found in its syntax tree before anything is rewritten."""
 
 import ast
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from .initialize_replacement import Options
 
 
 class Names(NamedTuple):
-    """The names of the variables that the new script gets; they are free in the old one."""
+    """The names of the new script's additional variables, which the old one does not use."""
 
     scaler: str
     flag: str
@@ -29,7 +29,7 @@ _NAMES = Names("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_d
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
 _LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
 _FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
-#: A file whose lines are all shorter may have lines of this many characters.
+#: A file with only shorter lines may get lines of this many characters.
 _LEAST_WIDTH = 79
 _EVALUATE = ("no_grad", "inference_mode", "eval")
 
@@ -38,22 +38,22 @@ class ScriptFacts:
     """Facts about a script.
 
     Attributes:
-        bindings: which names stand for Apex.
-        models: dotted names of the models that ``amp.initialize`` gets or returns.
+        bindings: which names refer to Apex.
+        models: dotted names of models that are passed to or returned by ``amp.initialize``.
         optimizers: those of the optimizers, also of ``scale_loss``.
         unscale: line of a statement that clips or reads gradients -> the optimizer whose gradients must be unscaled
             before it.
-        untouched: line -> why the statement in it cannot be rewritten.
+        untouched: line -> why its statement cannot be rewritten.
         names: ``Names``.
-        helpers: names of functions that run a model that they get, for a loss.
+        helpers: names of functions that run a model passed to them, for a loss.
         uses_apex: whether it uses Apex at all.
         plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
-        options: what is known of the script's command line.
-        width: how many characters the longest line has.
+        options: facts about the script's command line.
+        width: the number of characters in the longest line.
         is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
-        short_names: "torch.nn" -> the name by which the script has it, and of torch.optim too.
-        fallback_names: names of Apex that are None where it is missing.
-        made_from: dotted name of an optimizer -> source of the params that it was made of, if that is known.
+        short_names: "torch.nn" -> its name in the script, and likewise for torch.optim.
+        fallback_names: names of Apex that are None if it is missing.
+        made_from: dotted name of an optimizer -> source of its params, if known.
     """
 
     def __init__(self, source_text, path="script.py"):
@@ -109,7 +109,7 @@ class ScriptFacts:
         return any(initialize_calls(ast.walk(each), self.bindings) for each in inner)
 
     def _follow_arguments(self, nodes):
-        """Follow models and optimizers into the functions that get them, and find those that run a model."""
+        """Follow models and optimizers into the functions that they are passed to, and find those that run a model."""
         functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         calls, before = [node for node in nodes if isinstance(node, ast.Call)], None
         self.plain = {name for name, node in functions.items() if not any(map(_computes, ast.walk(node)))}
@@ -132,7 +132,7 @@ class ScriptFacts:
         return any(self.is_model(dotted(call.func)) or dotted(call.func) in self.helpers for call in calls)
 
     def _made_from(self, nodes):
-        """Yield (optimizer, source of its params) of optimizers that are made once, of ``model.parameters()``."""
+        """Yield (optimizer, source of its params) of optimizers that are created once, with ``model.parameters()``."""
         found = {}
         for node in nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1:
@@ -163,7 +163,7 @@ def _computes(node):
 
 
 def _short_names(body):
-    """Yield (module, name) of torch's modules that a script imports by another name at its top."""
+    """Yield (module, name) of torch modules that a script imports under another name at module level."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((each.name, each.asname) for each in node.names if each.asname)
@@ -172,7 +172,7 @@ def _short_names(body):
 
 
 def _fallback_names(nodes):
-    """Yield the names that are set to None where an import fails."""
+    """Yield the names that are set to None if an import fails."""
     for node in nodes:
         if isinstance(node, ast.Try):
             handled = [each for handler in node.handlers for each in handler.body if isinstance(each, ast.Assign)]

@@ -1,4 +1,4 @@
-"""Writes new parameters, arguments and results of functions, and attributes of ``self``."""
+"""Adds parameters, arguments and results of functions, and attributes of ``self``."""
 
 import libcst as cst
 
@@ -12,7 +12,7 @@ class SignatureRewriter(cst.CSTTransformer):
     """Changes functions and their calls.
 
     Args:
-        marks: function node -> what is left to do by hand.
+        marks: function node -> the note on what is left to do by hand.
         optional: function nodes whose new parameter has a default.
         parameters, arguments, results, targets, attributes: as in ``VariablePassing``, with lists of variables.
     """
@@ -72,7 +72,7 @@ class SignatureRewriter(cst.CSTTransformer):
         return updated.with_changes(leading_lines=[*updated.leading_lines, comment])
 
     def leave_Call(self, original_node, updated_node):
-        """Add arguments: by position where all are."""
+        """Add arguments: by position if all others are."""
         names = self._arguments.get(original_node, ())
         if not names:
             return updated_node
@@ -89,7 +89,7 @@ class SignatureRewriter(cst.CSTTransformer):
         return params is not None and _needs_keywords(params)
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Take one more result."""
+        """Unpack one more result."""
         names = self._targets.get(original_node, ())
         if not names:
             return updated_node
@@ -110,7 +110,7 @@ def _has_star(params):
 
 
 def _with_parameters(params, names, default=None):
-    """Return parameters with more of them; ``default``: the source of the last one's default."""
+    """Return parameters with new ones; ``default``: the source of the last one's default."""
     new = [cst.Param(cst.Name(name)) for name in names]
     if default is not None:
         equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
@@ -122,7 +122,7 @@ def _with_parameters(params, names, default=None):
 
 
 def _joined(given, added):
-    """Return elements with others after them, in the layout of the last given one."""
+    """Return elements with others appended, in the layout of the last existing one."""
     if not given:
         return [*(each.with_changes(comma=syntax.COMMA) for each in added[:-1]), *added[-1:]]
     last = given[-1]

@@ -1,4 +1,4 @@
-"""Small helpers over LibCST: source to nodes and back, names in a piece of code."""
+"""Small helpers for LibCST: source to nodes and back, names in code."""
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
@@ -13,7 +13,7 @@ def text(node):
 
 
 def operand(node):
-    """Return the source of an expression, in parentheses where operators beside it could bind more tightly."""
+    """Return the source of an expression, in parentheses if neighboring operators could bind more tightly."""
     source = text(node)
     loose = (cst.IfExp, cst.BooleanOperation, cst.Comparison, cst.UnaryOperation, cst.BinaryOperation, cst.Lambda)
     return f"({source})" if isinstance(node, loose) and not node.lpar else source
@@ -25,7 +25,7 @@ def bare_text(node):
 
 
 def statements(source):
-    """Return the statements of a piece of source; its blank lines stay empty wherever it is put."""
+    """Return the statements of a piece of source; its blank lines stay empty at any indentation."""
     module = cst.parse_module(source)
     body = list(module.body)
     lines = [[*module.header, *body[0].leading_lines]] + [list(each.leading_lines) for each in body[1:]]
@@ -42,7 +42,7 @@ def expression(source):
 
 
 def name_of(node):
-    """Return ``a.b`` for such an expression, else None; a call has no name."""
+    """Return ``a.b`` for such an expression, otherwise None; a call has no name."""
     return None if isinstance(node, cst.Call) else get_full_name_for_node(node)
 
 
@@ -99,7 +99,7 @@ def _base(node):
 
 
 def bound_names(scope):
-    """Return the names that a function or module binds: parameters, assignments, loops; none of functions in it."""
+    """Return the names that a function or module binds: parameters, assignments, loops; without nested functions."""
     names = set()
     if isinstance(scope, cst.FunctionDef):
         names |= {each.name.value for each in walk(scope.params) if isinstance(each, cst.Param)}
@@ -116,7 +116,7 @@ def bound_names(scope):
 
 
 def own_nodes(body):
-    """Yield the nodes of a body; of functions and classes in it only themselves."""
+    """Yield the nodes of a body, without the contents of nested functions and classes."""
     for node in body if isinstance(body, (list, tuple)) else [body]:
         yield node
         if not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
@@ -166,5 +166,5 @@ class _Unwrapping(cst.CSTTransformer):
 
 
 def without_with(body, context):
-    """Return statements without the ``with`` statements of a context in them."""
+    """Return statements with the ``with`` statements of a context unwrapped."""
     return list(cst.Module(body=body).visit(_Unwrapping(context)).body)

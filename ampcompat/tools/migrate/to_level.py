@@ -11,14 +11,14 @@ from . import syntax
 from .level_plan import LevelPlan
 from .parsed_script import Migration, rewritten
 
-_LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the first scale"
+_LOSS_SCALE = "checkpoints have no loss scale: save and load amp.state_dict() too, or resume with the initial scale"
 
 
 def write_level(source, level, path="script.py"):
     """Return the ``Migration`` of a script without Apex to one that trains at a level; nothing is left by hand.
 
-    ``amp.initialize`` is called after the optimizers are made, and each ``loss.backward()`` is put into
-    ``amp.scale_loss``. The script's own autocast regions and its ``GradScaler`` go.
+    ``amp.initialize`` is called after the optimizers are created, and each ``loss.backward()`` is put into an
+    ``amp.scale_loss`` block. The script's own autocast regions and its ``GradScaler`` are removed.
 
     Args:
         source: the script's source.
@@ -26,7 +26,7 @@ def write_level(source, level, path="script.py"):
         path: its name, for messages.
 
     Raises:
-        AmpError: it cannot be rewritten with certainty: the message says why, and at which line.
+        AmpError: it cannot be rewritten reliably; the message says why, and at which line.
     """
     return rewritten(source, path, functools.partial(_written, level))
 
@@ -47,7 +47,7 @@ def _written(level, script):
 
 
 class _LevelWriter(cst.CSTTransformer):
-    """Writes what a ``LevelPlan`` says.
+    """Applies a ``LevelPlan``.
 
     Attributes:
         notes: (line, what changes).
@@ -65,12 +65,12 @@ class _LevelWriter(cst.CSTTransformer):
         return self.get_metadata(PositionProvider, node).start.line
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Replace or remove a statement, and call ``amp.initialize`` beside it."""
+        """Replace or remove a statement, and add the call of ``amp.initialize`` next to it."""
         line, use = self._line(original_node), self._plan.torch_amp
         if line in self._plan.backward:
             return self._beside(line, [self._scaled(original_node, updated_node, line)])
         if line in use.removed:
-            self.notes.append((line, f"gone: {syntax.text(original_node.with_changes(leading_lines=())).strip()}"))
+            self.notes.append((line, f"removed: {syntax.text(original_node.with_changes(leading_lines=())).strip()}"))
             return self._beside(line, [])
         if line in use.steps:
             body = syntax.statements(f"{use.steps[line]}.step()\n")[0].body
@@ -85,7 +85,7 @@ class _LevelWriter(cst.CSTTransformer):
     def _beside(self, line, statements):
         """Return statements with ``amp.initialize`` before or after them, if it belongs to their line."""
         if self._plan.moved is not None and line == self._plan.moved.statement.lineno:
-            self.notes.append((line, "moved: the model is wrapped after amp.initialize has got it"))
+            self.notes.append((line, "moved: the model is wrapped after amp.initialize"))
             self._wrapper, statements = statements, []
         if line == self._plan.before:
             statements = [self._initialize()] + statements
@@ -126,7 +126,7 @@ class _LevelWriter(cst.CSTTransformer):
         kept = [item for at, item in enumerate(updated_node.items) if at not in going]
         if not going:
             return self._beside(line, [updated_node])
-        self.notes.append((line, "gone: the autocast region; the level casts"))
+        self.notes.append((line, "removed: the autocast region; the level casts"))
         if kept:
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             return self._beside(line, [updated_node.with_changes(items=kept)])
@@ -140,12 +140,12 @@ class _LevelWriter(cst.CSTTransformer):
         return cst.RemoveFromParent() if self._line(original_node) in self._plan.torch_amp.undecorated else updated_node
 
     def leave_IndentedBlock(self, original_node, updated_node):
-        """Put ``pass`` where all statements of a block are gone."""
+        """Put ``pass`` into blocks that have lost all statements."""
         body = updated_node.body or syntax.statements("pass\n")
         return updated_node.with_changes(body=body)
 
     def leave_If(self, original_node, updated_node):
-        """Remove an ``if`` whose only statements are gone."""
+        """Remove an ``if`` whose only statements were removed."""
         had = [syntax.text(each).strip() for each in original_node.body.body]
         is_empty = [syntax.text(each).strip() for each in updated_node.body.body] == ["pass"] != had
         return self._beside(
@@ -153,7 +153,7 @@ class _LevelWriter(cst.CSTTransformer):
         )
 
     def leave_Name(self, original_node, updated_node):
-        """Name the model where its wrapper is made later."""
+        """Use the model instead of its wrapper if the wrapper is created later."""
         start = self.get_metadata(PositionProvider, original_node).start
         renamed = {} if self._plan.moved is None else self._plan.moved.renamed
         name = renamed.get((start.line, start.column))
@@ -168,14 +168,14 @@ class _LevelWriter(cst.CSTTransformer):
 
 
 class _UnusedNames(cst.CSTTransformer):
-    """Removes names from ``from … import …`` that were used only in what is gone."""
+    """Removes names from ``from … import …`` that were used only in removed code."""
 
     def __init__(self, gone):
         super().__init__()
         self._gone = gone
 
     def leave_ImportFrom(self, original_node, updated_node):
-        """Keep the names that are used, or were not used before."""
+        """Keep the names that are used now, or that were not used before either."""
         if isinstance(updated_node.names, cst.ImportStar):
             return updated_node
         kept = [
@@ -200,12 +200,12 @@ def _is_state_call(call):
 
 
 def _bare(expression):
-    """Return an expression without parentheses around it, which an argument does not need."""
+    """Return an expression without its enclosing parentheses, which an argument does not need."""
     return expression.with_changes(lpar=(), rpar=()) if getattr(expression, "lpar", ()) else expression
 
 
 def _source(node):
-    """Return the source of a node of ``ast``: numbers and names, also in expressions of them."""
+    """Return the source of an ``ast`` node: numbers, names and expressions of them."""
     return ast.unparse(node) if hasattr(ast, "unparse") else str(ast.literal_eval(node))
 
 

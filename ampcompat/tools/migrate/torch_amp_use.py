@@ -1,4 +1,4 @@
-"""The script's own ``torch.autocast`` regions and ``GradScaler``, which an opt level takes the place of."""
+"""The script's own ``torch.autocast`` regions and ``GradScaler``, which an opt level replaces."""
 
 import ast
 
@@ -7,7 +7,7 @@ from ..check.bindings import dotted, last_name
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
 _REGIONS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
 _REGIONS += ("torch.amp.autocast_mode.autocast",)
-#: Where ``enabled`` is among the positional arguments.
+#: The position of ``enabled`` among the positional arguments.
 _ENABLED = {"torch.cuda.amp.autocast": 0, "torch.cpu.amp.autocast": 0}
 #: Options of both ``GradScaler`` and ``amp.initialize``.
 _OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
@@ -15,7 +15,7 @@ _STATE = ("state_dict", "load_state_dict")
 
 
 class TorchAmpUse:
-    """What a script has of torch.amp, by line.
+    """The uses of torch.amp in a script, by line.
 
     Args:
         nodes: the nodes of its syntax tree.
@@ -24,17 +24,17 @@ class TorchAmpUse:
         refuse: raises an error, given a line and the message.
 
     Attributes:
-        removed: lines of statements that go.
-        unwrapped: line of a ``with`` -> the indices of its items that go.
-        undecorated: lines of decorators that go.
+        removed: lines of statements that are removed.
+        unwrapped: line of a ``with`` -> the indices of its items that are removed.
+        undecorated: lines of decorators that are removed.
         steps: line of ``scaler.step(optimizer)`` -> the optimizer's name.
         losses: line of ``scaler.scale(loss).backward()`` -> the call of ``scale``.
-        states: (line, column) of calls of the scaler's ``state_dict`` and ``load_state_dict``.
+        states: (line, column) of the calls of the scaler's ``state_dict`` and ``load_state_dict``.
         options: (name, source of the value) of ``amp.initialize`` that the ``GradScaler`` gets.
         scalers: the variables that are scalers.
 
     Raises:
-        AmpError: something cannot be removed without changing what the script computes.
+        AmpError: something cannot be removed without changing the results of the script.
     """
 
     def __init__(self, nodes, names, models, refuse):
@@ -84,7 +84,7 @@ class TorchAmpUse:
             self.options += [(name, given[name]) for name in options]
 
     def _find_scaler_calls(self):
-        """Note what is called of scalers; return whether they are used for anything else."""
+        """Note the method calls of scalers; return whether they are used for anything else."""
         statements = {id(node.value): node for node in self._nodes if isinstance(node, ast.Expr)}
         counted, owners = 0, 0
         for node in self._nodes:
@@ -110,7 +110,7 @@ class TorchAmpUse:
         else:
             self._refuse(
                 call,
-                f"GradScaler's {name} in this place has no counterpart in amp; remove it: gradients are unscaled after "
+                f"GradScaler's {name} in this place has no equivalent in amp; remove it: gradients are unscaled after "
                 "amp.scale_loss, and step() is skipped after an overflow.",
             )
 
@@ -153,13 +153,13 @@ class TorchAmpUse:
         for node in regions:
             if id(node) not in known:
                 self._refuse(
-                    node, "an autocast region that is not entered by `with` here; enter it there, or remove it."
+                    node, "an autocast region that is not entered with `with` here; enter it there, or remove it."
                 )
         read = [node for node in self._nodes if isinstance(getattr(node, "ctx", None), ast.Load)]
         uses = [node for node in read if dotted(node) in variables]
         if len(uses) > entered:
             self._refuse(
-                uses[0], f"the autocast region {dotted(uses[0])} is passed on; enter it by `with` only, or remove it."
+                uses[0], f"the autocast region {dotted(uses[0])} is passed on; only enter it with `with`, or remove it."
             )
         self.removed |= {node.lineno for node in variables.values()}
         self._refuse_disabled(regions)
@@ -179,7 +179,7 @@ class TorchAmpUse:
                 )
 
     def _enabled(self, call):
-        """Return what says whether a region casts, as text; "True" where nothing does."""
+        """Return the expression that decides whether a region casts, as text; "True" if there is none."""
         value = next((each.value for each in call.keywords if each.arg == "enabled"), None)
         at = _ENABLED.get(self._names.of(call.func), 2)
         value = call.args[at] if value is None and len(call.args) > at else value

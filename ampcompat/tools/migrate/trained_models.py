@@ -1,11 +1,11 @@
-"""Which models the optimizers of a script without Apex train, by which names, and where the script calls them."""
+"""The models that the optimizers of a script without Apex train, their names, and where the script calls them."""
 
 import ast
 
 from ..check.bindings import last_name
 from .variable_names import VariableNames, as_written, inside
 
-#: What wraps a model that is called then. The first two must come after ``amp.initialize``.
+#: Wrappers of a model that are called instead of it. The first two must come after ``amp.initialize``.
 PARALLEL = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
 WRAPPERS = PARALLEL + (
     "torch.nn.parallel.distributed.DistributedDataParallel",
@@ -23,14 +23,14 @@ class TrainedModels:
         names: its ``FullNames``.
 
     Attributes:
-        variables: its ``VariableNames``, which write the variables here.
+        variables: its ``VariableNames``, which name the variables.
         functions: name -> the function, of all functions and methods.
     """
 
     def __init__(self, nodes, names):
         self._nodes, self._names = nodes, names
         self.variables = VariableNames(nodes[0])
-        # What a forward method calls is a part of the model whose forward it is.
+        # Modules called in a forward method are part of that method's model.
         methods = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "forward"]
         inner = {id(each) for method in methods for each in ast.walk(method)}
         self._calls = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in inner]
@@ -57,7 +57,7 @@ class TrainedModels:
             yield self.variables.of(value), self.variables.of(target)
 
     def _passed_on(self):
-        """Yield (variable, parameter of a function that is called with it)."""
+        """Yield (variable, parameter of a function that it is passed to)."""
         for node in self._nodes:
             function = self._function(node)
             for parameter, value in _passed(node, function) if function is not None else ():
@@ -68,14 +68,14 @@ class TrainedModels:
         return self.functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
 
     def of(self, made):
-        """Return the names of the models whose params an optimizer trains, as a list without repetitions.
+        """Return the names of the models whose params an optimizer trains, as a list without duplicates.
 
         Args:
             made: the ``MadeOptimizer``.
 
         Returns:
-            The names, as they are written where the optimizer is made, each the shortest that the script calls:
-            ``model``, of an optimizer of ``model.head.parameters()``. Empty where one is not known or not called.
+            The names, as written where the optimizer is created, each the shortest that the script calls: ``model`` for
+            an optimizer of ``model.head.parameters()``. Empty if one is unknown or not called.
         """
         target = made.statement.targets[0]
         own = {self.variables.of(target)}
@@ -84,14 +84,14 @@ class TrainedModels:
         return [] if None in found else list(dict.fromkeys(found))
 
     def _seen_from(self, node, variable):
-        """Return the name that a variable has where a node is, or None."""
+        """Return the name of a variable at a node, or None."""
         if variable is None:
             return None
         known = [variable] + sorted(self.aliases(variable) - {variable})
         return next((as_written(each) for each in known if self.variables.like(node, as_written(each)) == each), None)
 
     def aliases(self, variable):
-        """Return all variables that have the value of one: what it is assigned, and what gets it from one of these."""
+        """Return all variables with the value of one: those that it is assigned from, and those assigned from these."""
         found = {variable} | {value for value, other in self._handed_on if other == variable}
         before = 0
         while len(found) != before:
@@ -110,7 +110,7 @@ class TrainedModels:
         return self._is_variable(variable) and any(self.variables.of(call.func) in known for call in self._calls)
 
     def wraps(self, call, known, wrappers=WRAPPERS):
-        """Return whether a call wraps a model that is one of some variables."""
+        """Return whether a call wraps one of some variables."""
         return self._names.of(call.func) in wrappers and bool(call.args) and self.variables.of(call.args[0]) in known
 
     def _is_variable(self, name):
@@ -126,7 +126,7 @@ class TrainedModels:
         )
 
     def _owners(self, node, seen):
-        """Return ``model`` for each ``model.parameters()`` in an expression, or in what its variables were made of."""
+        """Return ``model`` for each ``model.parameters()`` in an expression, or in the values of its variables."""
         found = [
             self._base(each.value)
             for each in ast.walk(node)
@@ -142,7 +142,7 @@ class TrainedModels:
         return found
 
     def _values(self, variable):
-        """Yield the expressions that a variable is assigned, is extended by, or runs through."""
+        """Yield the expressions that a variable is assigned, extended with, or iterates over."""
         of = self.variables.of
         for node in self._nodes:
             if isinstance(node, ast.Assign) and any(of(target) == variable for target in node.targets):
@@ -156,7 +156,7 @@ class TrainedModels:
                     yield node.args[0]
 
     def _behind(self, node, seen):
-        """Return the models among the arguments of a call and the owner of its method, or of calls that made those.
+        """Return the models among the arguments of a call and the object of its method, or of calls that created these.
 
         ``model``, of ``model.make_optimizer(lr)`` and of ``make_optimizer(groups)`` after ``groups = split(model)``.
         """
@@ -173,7 +173,7 @@ class TrainedModels:
         return found
 
     def _base(self, node):
-        """Return ``self.model`` of ``self.model[0]``; "" where it is no variable."""
+        """Return ``self.model`` for ``self.model[0]``; "" if it is not a variable."""
         while isinstance(node, ast.Subscript):
             node = node.value
         return self.variables.of(node) or ""

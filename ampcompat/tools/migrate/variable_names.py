@@ -5,15 +5,15 @@ import ast
 from ..check.bindings import dotted
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-#: Between the place of a scope and the name of a variable in it.
+#: The separator between the place of a scope and the name of a variable in it.
 _MARK = ":"
 
 
 class VariableNames:
-    """The variables of a module, written ``LINE.COLUMN:name``, with the place of the function that binds them.
+    """The variables of a module, written as ``LINE.COLUMN:name``, with the place of the function that binds them.
 
-    A variable of the module is written as it is, and ``self.model`` with the place of the class: of the first class of
-    a row of classes in the module that inherit from one another.
+    A variable of the module is written as it is, and ``self.model`` with the place of the class, or of its first base
+    class in the module.
 
     Args:
         module: its ``ast.Module``.
@@ -34,12 +34,12 @@ class VariableNames:
             self._visit(child, inner)
 
     def of(self, node):
-        """Return the variable, or attribute of one, that an expression is, such as ``"3.0:model.head"``; or None."""
+        """Return the variable, or attribute of one, for an expression, such as ``"3.0:model.head"``; or None."""
         name = dotted(node) if node is not None else None
         return None if name is None else self._in_scope(self._around[id(node)], name)
 
     def like(self, node, name):
-        """Return the variable that a name would be where a node is."""
+        """Return the variable that a name refers to at a node."""
         return self._in_scope(self._around[id(node)], name)
 
     def parameter(self, function, name):
@@ -74,7 +74,7 @@ def _written(scope, name):
 
 
 def _bound_in(function):
-    """Return the names that a function binds: its parameters, and what it assigns, but for names that it shares."""
+    """Return the names that a function binds: its parameters and assigned names, except global and nonlocal ones."""
     args = function.args
     bound = {each.arg for each in args.args + args.kwonlyargs + getattr(args, "posonlyargs", [])}
     bound |= {each.arg for each in (args.vararg, args.kwarg) if each is not None}

@@ -1,4 +1,4 @@
-"""Brings the new variables to the functions that read them: as parameters, results, or attributes of ``self``."""
+"""Passes the new variables to the functions that read them: as parameters, results, or attributes of ``self``."""
 
 import libcst as cst
 
@@ -7,12 +7,12 @@ from .scopes import ScriptScopes
 from .signature_rewriting import SignatureRewriter
 
 DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
-OPTIONAL = "{}() evaluates in float32 where its caller has no autocast"
-MISSING = "{} needs {}: pass it to here from {}"
+OPTIONAL = "{}() evaluates in float32 if its caller has no autocast"
+MISSING = "{} needs {}: pass it here from {}"
 
 
 class VariablePassing:
-    """What is to be passed in a script, found in its new source.
+    """The variables to pass in a script, found in its new source.
 
     Args:
         module: the new module.
@@ -21,11 +21,11 @@ class VariablePassing:
     Attributes:
         parameters: function node -> variables that it gets.
         arguments: call node -> variables that it passes.
-        results: function node -> variables that it returns too.
-        targets: statement node -> variables that it takes from a call.
+        results: function node -> variables that it also returns.
+        targets: statement node -> variables that it gets from a call.
         attributes: class node -> variables that are attributes of ``self``.
         missing: function node -> variables that cannot be passed to it.
-        optional: function nodes whose autocast not all callers have: those evaluate in float32.
+        optional: function nodes with callers that have no autocast and evaluate in float32.
     """
 
     def __init__(self, module, variables):
@@ -44,7 +44,7 @@ class VariablePassing:
 
     @property
     def is_needed(self):
-        """Whether functions get settings of autocast that they do not set."""
+        """Whether functions get autocast settings that they do not set themselves."""
         passed = set().union(*self.parameters.values(), *self.results.values(), *self.missing.values())
         return bool(passed.intersection(self._variables[1:])) and not self.attributes
 
@@ -52,7 +52,7 @@ class VariablePassing:
         return [each for each in self._variables if each in names]
 
     def _make_attributes(self):
-        """Make attributes of what one method sets and another reads."""
+        """Turn variables that one method sets and another reads into attributes."""
         for scope in self._script.scopes:
             if scope.is_method and scope.sets:
                 others = [each for each in self._script.scopes if each.outermost() is not scope]
@@ -65,7 +65,7 @@ class VariablePassing:
         return owner is not None and name in self.attributes.get(owner.node, ())
 
     def _provide(self, scope, name):
-        """Bring a variable to a scope; return the (scope, name) pairs that now need it too."""
+        """Pass a variable to a scope; return the (scope, name) pairs that now need it too."""
         source = self._source(scope, name)
         if source is not None:
             self._return(source, name)
@@ -97,7 +97,7 @@ class VariablePassing:
         return self._is_there(caller, name) or (is_called and self._is_made_before(caller, name))
 
     def _is_made_before(self, target, name):
-        """Return whether every chain of calls that reaches a function comes by one that has the variable."""
+        """Return whether every chain of calls to a function includes one that has the variable."""
         waiting, seen = [target], set()
         while waiting:
             scope = waiting.pop()
@@ -114,7 +114,7 @@ class VariablePassing:
         return True
 
     def _source(self, scope, name):
-        """Return a function that sets the variable, is called in the scope, and can return it; else None."""
+        """Return a function that sets the variable, is called in the scope, and can return it; otherwise None."""
         for call, _ in scope.calls:
             function = self._functions.get(call.func.value)
             if function is not None and name in function.sets and name not in self.parameters.get(function.node, ()):
@@ -158,12 +158,12 @@ class VariablePassing:
         return MISSING.format(name, " and ".join(names), " and ".join(setters))
 
     def left(self):
-        """Return what is left to do by hand, in words."""
+        """Return messages on what is left to do by hand."""
         return [self._missing_text(node, self._ordered(names)) for node, names in self.missing.items()]
 
     def notes(self):
-        """Return what changes in the signatures, in words."""
-        told = [(self.parameters, "{}() gets {}"), (self.results, "{}() returns {} too")]
+        """Return notes on changes to signatures."""
+        told = [(self.parameters, "{}() gets {}"), (self.results, "{}() also returns {}")]
         optional = [OPTIONAL.format(node.name.value) for node in self.optional]
         return optional + [
             text.format(node.name.value, " and ".join(self._ordered(names)))
@@ -173,7 +173,7 @@ class VariablePassing:
 
 
 def _is_always_reached(caller):
-    """Return whether a call is a statement of its own, under no condition and in no loop."""
+    """Return whether a call is a separate statement, under no condition and in no loop."""
     scope, _, statement = caller
     body = list(scope.node.body.body if scope.is_function else scope.node.body)
     guards = [each.body.body for each in body if isinstance(each, cst.If) and "__main__" in syntax.text(each.test)]
@@ -181,7 +181,7 @@ def _is_always_reached(caller):
 
 
 def _takes(line, value):
-    """Return whether ``targets = f(...)`` takes a result apart as the function makes it."""
+    """Return whether ``targets = f(...)`` unpacks a result in the way the function returns it."""
     if not isinstance(line, cst.Assign) or len(line.targets) != 1:
         return False
     target = line.targets[0].target

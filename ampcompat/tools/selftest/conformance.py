@@ -1,6 +1,6 @@
-"""Calls of the op table's functions on sample arguments, compared with the table's dtypes and with float64 arithmetic.
+"""Calls the op table's functions on sample arguments, and compares with the table's dtypes and float64 arithmetic.
 
-A form is a row on one kind of inputs: all of the low dtype, all of the high one, or both in turn.
+A form is a row with one kind of inputs: all low dtype, all high dtype, or both alternating.
 """
 
 import collections
@@ -23,13 +23,13 @@ Function = collections.namedtuple("Function", "owner row original")
 
 
 def functions():
-    """Return the functions of the table that this torch has, as ``Function``s. Call it before a backend is opened."""
+    """Return the table's functions that this torch has, as ``Function`` objects. Call it before opening a backend."""
     placed = patch_targets.place(expansion.rows())
     return [Function(owner, row, getattr(owner, row.name)) for owner, row in placed]
 
 
 def dtype_by_rule(row, inputs, pair):
-    """Return the dtype that the table gives to floating results."""
+    """Return the table's dtype for floating-point results."""
     dtypes = [leaf.dtype for leaf in inputs.leaves]
     if row.rule in (expansion.FLOAT_IN_PLACE, expansion.FOLLOW_SELF):
         return dtypes[0]
@@ -43,7 +43,7 @@ def dtype_by_rule(row, inputs, pair):
 
 
 def called(function, row, inputs):
-    """Call the function on what the row's form needs: an in-place form gets a copy to write to."""
+    """Call the function as the row's form requires: an in-place form gets a copy to write to."""
     args = inputs.args
     if row.rule in (expansion.FLOAT_IN_PLACE, expansion.FOLLOW_SELF):
         args = (args[0].clone(),) + tuple(args[1:])
@@ -62,7 +62,7 @@ def compare(backend, function, case, kind, pair, device=CPU):
         device: a ``Device``.
 
     Returns:
-        (``AGREES``, ""), (``DIFFERS``, what is wrong) or (``NOT_A_FORM``, ""): one tensor cannot be mixed.
+        (``AGREES``, ""), (``DIFFERS``, the problem) or (``NOT_A_FORM``, ""): a single tensor cannot be mixed.
     """
     row, wrapper = function.row, getattr(function.owner, function.row.name)
     with backend.paused():
@@ -90,7 +90,7 @@ def _is_refused(wrapper, row, inputs):
 
 
 def _rounding_points(row, inputs, pair):
-    """Return float64 inputs with the values that the rule's casts leave."""
+    """Return float64 inputs with the values after the rule's casts."""
     exact, to = inputs.exact(), None
     if row.rule == expansion.HALF:
         to = pair.low
@@ -118,7 +118,7 @@ def _dtype_problem(result, reference, dtype):
 def _value_problem(inputs, exact, result, reference):
     floating, expected = floating_tensors(result, []), floating_tensors(reference, [])
     for got, wanted in zip(floating, expected):
-        # Without half kernels Apex's own rows also round inside: one epsilon for each of a few operations.
+        # Without half kernels, Apex's own rows also round internally: one epsilon for each of a few operations.
         if got.shape != wanted.shape or not _close(got, wanted, got.dtype, 8):
             return f"values: {got} instead of {wanted}"
     return _gradient_problem(inputs, exact, floating, expected)
@@ -131,7 +131,7 @@ def _close(got, expected, dtype, factor):
 
 
 def _gradients(outputs, leaves, weights):
-    # Not by autograd.grad: without a derivative its error leaves torch 1.3 unable to run checkpoints again.
+    # Not with autograd.grad: if there is no derivative, torch 1.3 cannot run checkpoints again after its error.
     torch.autograd.backward(outputs, weights)
     return [leaf.grad for leaf in leaves]
 
@@ -172,11 +172,11 @@ def compare_all(backend, table, pair, device, reason_to_leave_out):
 
     Args:
         backend: the ``CastBackend``.
-        table: what ``functions`` returned before the backend was opened.
+        table: the result of ``functions`` before the backend was opened.
         pair: its ``DtypePair``.
         device: a ``Device``.
         reason_to_leave_out: exception -> why the form cannot be called here, or None. A reason counts only if torch's
-            own function raises too, in the dtypes that the casts lead to.
+            own function also raises an error, in the dtypes after the casts.
 
     Returns:
         The ``Outcomes``.
@@ -194,7 +194,7 @@ def compare_all(backend, table, pair, device, reason_to_leave_out):
 
 
 def _works_without_casts(backend, function, kind, pair, device):
-    """Return whether torch's own function can be called forward and backward in the dtypes that its rule leads to."""
+    """Return whether torch's own function can be called forward and backward in the dtypes of its rule."""
     rule = function.row.rule
     if rule == expansion.HALF:
         kinds = ("low",)
@@ -210,7 +210,7 @@ def _works_without_casts(backend, function, kind, pair, device):
                 results = [result for result in results if result.requires_grad]
                 if results:
                     torch.autograd.backward(results, [torch.ones_like(result) for result in results])
-    except Exception:  # whatever it raises, it does not work
+    except Exception:  # any error means that it does not work
         return False
     return True
 
@@ -222,7 +222,7 @@ def _all_outcomes(compare_form, table, reason_to_leave_out):
             key = (function.row.owner, function.row.name, kind)
             try:
                 outcome, problem = compare_form(function, kind)
-            except Exception as error:  # whatever a function raises is an outcome of its form
+            except Exception as error:  # an error of a function is an outcome of its form
                 reason = reason_to_leave_out(error, function, kind)
                 if reason:
                     outcomes.left_out[key] = reason

@@ -1,4 +1,4 @@
-"""What the self-test ran on: versions, the device and its settings, as {name: text}."""
+"""The environment of the self-test: versions, the device and its settings, as {name: text}."""
 
 import os
 import platform
@@ -56,7 +56,7 @@ def _cuda(device):
 
 
 def check_version():
-    """Yield a row: whether the test suite covers this torch. One that it does not cover is not a failure."""
+    """Yield a row: whether the test suite covers this torch. An untested one is not a failure."""
     untested = tested_releases.untested()
     tested = f"torch {features.version()} is tested"
     yield CheckResult("environment", "torch", MEASURED if untested else OK, untested or tested)

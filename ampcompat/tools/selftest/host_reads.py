@@ -1,4 +1,4 @@
-"""How often the host waits for a value of the device in a training step."""
+"""How often the host waits for a value from the device in a training step."""
 
 import warnings
 
@@ -14,7 +14,8 @@ from .training import INIT_SCALE, REPORT, Setting, first_line, iterate
 def host_reads(device, step):
     """Return how often ``step()`` makes the host wait for a value; None if this torch cannot tell.
 
-    On CUDA torch counts all operations that synchronize. Elsewhere a dispatch mode counts the reads of single values.
+    On CUDA, torch reports all operations that synchronize. On other devices, a dispatch mode counts the reads of single
+    values.
     """
     if device.startswith("cuda") and hasattr(torch.cuda, "set_sync_debug_mode"):
         return _cuda_synchronizations(step)
@@ -46,7 +47,7 @@ def _cuda_synchronizations(step):
     return sum("synchronizing CUDA operation" in str(each.message) for each in caught)
 
 
-#: (name, make, most host reads per step): without ``found_inf`` the optimizer needs to be told whether to step.
+#: (name, make, most host reads per step): without ``found_inf``, the host must decide whether to step.
 _OPTIMIZERS = (
     ("Adam(fused=True)", lambda params: torch.optim.Adam(params, lr=1e-3, fused=True), 0),
     ("SGD", lambda params: torch.optim.SGD(params, lr=1e-3, momentum=0.9), 1),

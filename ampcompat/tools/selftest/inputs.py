@@ -2,7 +2,7 @@
 
 import torch
 
-#: The kinds of inputs: all of the low dtype, all of the high one, both in turn.
+#: The kinds of inputs: all low dtype, all high dtype, both alternating.
 KINDS = ("low", "high", "mixed")
 
 
@@ -38,7 +38,7 @@ class Inputs:
         case: a ``sample_arguments.Case``.
         kind: one of ``KINDS``.
         pair: the ``DtypePair``.
-        device: where the tensors are to be.
+        device: the device of the tensors.
     """
 
     def __init__(self, case, kind, pair, device=CPU):

@@ -1,4 +1,4 @@
-"""Small networks and the data that the self-test makes for them."""
+"""Small networks, and the data that the self-test generates for them."""
 
 import torch
 
@@ -25,7 +25,7 @@ class Classifier(torch.nn.Sequential):
 
 
 class Encoder(torch.nn.Module):
-    """Transformer layers over embedded tokens, which classify each token. Tokens have the shape (length, batch).
+    """Transformer layers on embedded tokens that classify each token. Tokens have the shape (length, batch).
 
     Args:
         layers: number of layers.
@@ -51,14 +51,14 @@ class Encoder(torch.nn.Module):
 
 
 class Perceptron(torch.nn.Sequential):
-    """Linear layers and layer norm: nothing in it adds in an order that changes between runs."""
+    """Linear layers and layer norm: the order of its sums does not change between runs."""
 
     def __init__(self):
         super().__init__(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.ReLU(), torch.nn.Linear(32, CLASSES))
 
 
 def images(device, step, count=32, size=16):
-    """Return (images, classes): each class is a pattern of its own under noise. The same for the same step."""
+    """Return (images, classes): each class is a different pattern with noise. The same for the same step."""
     patterns = torch.randn(CLASSES, 1, size, size, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(step + 1)
     classes = torch.randint(0, CLASSES, (count,), generator=generator)

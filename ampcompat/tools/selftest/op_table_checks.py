@@ -14,9 +14,9 @@ from .inputs import Device
 from .results import NOT_RUN, CheckResult
 from .training import REPORT, first_line
 
-#: How many differing forms the table shows; the JSON file has all.
+#: The number of differing forms in the table; the JSON file has all of them.
 SHOWN = 4
-#: Parts of the messages with which torch says that it lacks a kernel, a gradient or a function's later arguments.
+#: Parts of torch's messages about a missing kernel, gradient or function argument.
 LACKING = (
     "not implemented",
     "not supported",
@@ -33,9 +33,9 @@ LACKING = (
 
 
 def reason_to_leave_out(error):
-    """Return the reason if an exception says that this torch lacks a kernel on the device, or None."""
+    """Return the reason if an exception says that this torch has no kernel on the device, or None."""
     text = first_line(error)
-    return "this torch lacks the kernel: " + text if any(words in text for words in LACKING) else None
+    return "this torch has no kernel: " + text if any(words in text for words in LACKING) else None
 
 
 def check_casts(device, quick=False):
@@ -86,5 +86,5 @@ def _row(case, outcomes, name):
         rest = [f"and {len(wrong) - SHOWN} more, in the JSON file"] if len(wrong) > SHOWN else []
         found += ", {} differ: {}".format(len(wrong), "; ".join(shown + rest))
     other = "patched" if name == "native" else "native"
-    advice = f"Take --backend {other} if that has no failure. {REPORT}"
+    advice = f"Use --backend {other} if that has no failure. {REPORT}"
     return CheckResult.of("conformance", case, not wrong, found, advice, wrong=wrong, left_out=left_out)

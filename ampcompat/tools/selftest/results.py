@@ -8,7 +8,7 @@ OK, FAILED, NOT_RUN, MEASURED = "ok", "failed", "not run", "measured"
 class CheckResult(NamedTuple):
     """One line of the self-test's table.
 
-    ``advice`` says what to do and is printed where ``status`` is ``FAILED``. ``figures`` are numbers and lists for the
+    ``advice`` says what to do and is printed if ``status`` is ``FAILED``. ``figures`` are numbers and lists for the
     JSON file. A time or a number of bytes is ``MEASURED``: it never fails.
     """
 

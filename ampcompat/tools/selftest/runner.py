@@ -34,8 +34,8 @@ def run(device, quick=False, write=print, width=120):
     Args:
         device: "cpu", "cuda", "cuda:1", …
         quick: a shorter run.
-        write: takes a line of text.
-        width: columns that a line may take.
+        write: a function that gets a line of text.
+        width: the maximum width of a line.
 
     Returns:
         ``{"environment": {name: text}, "rows": [{…}], "counts": {status: number}, "seconds": float, …}``, for JSON.
@@ -76,7 +76,7 @@ def _rows_of(name, check, device, quick):
     try:
         for row in check(device, quick):
             yield row
-    except Exception as error:  # whatever it is, the user wants the rest of the table, and this in it
+    except Exception as error:  # the user wants the rest of the table, including this error
         if process_state.current() is not None:
             with contextlib.suppress(Exception):
                 process_state.close_all()
@@ -85,7 +85,7 @@ def _rows_of(name, check, device, quick):
 
 
 def write_row(row, write, width):
-    """Write a row of the table, and below it what to do where it failed."""
+    """Write a row of the table, followed by what to do if it failed."""
     lines = textwrap.wrap(row.found, max(width - 51, 30)) or [""]
     if row.status == FAILED and row.advice:
         lines += textwrap.wrap("What to do: " + row.advice, max(width - 51, 30))

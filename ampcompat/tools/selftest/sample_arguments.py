@@ -27,8 +27,8 @@ def indices(*values):
 class Case:
     """Arguments for one name.
 
-    ``compares`` is False where results are unique only up to sign or order, ``differentiable`` where torch has no
-    derivative for one of the arguments.
+    ``compares`` is False if results are unique only up to sign or order, ``differentiable`` if torch has no derivative
+    for one of the arguments.
     """
 
     def __init__(self, make, compares=True, differentiable=True, **kwargs):
@@ -220,7 +220,7 @@ CASES["tensorsolve"] = Case(lambda: (spd(4).reshape(2, 2, 2, 2), t(2, 2)))
 CASES.update(_names("fft fft2 fftn rfft rfft2 rfftn ihfft ihfft2 ihfftn ifft ifft2 ifftn", Case(lambda: (t(4, 4),))))
 CASES.update(_names("irfft irfft2 irfftn hfft hfft2 hfftn", Case(lambda: (t(4, 4),))))
 
-#: Where an owner's function of a name takes other arguments than the name's case.
+#: Cases for names whose function has different arguments in one owner.
 BY_OWNER = {
     ("torch.linalg", "lu_solve"): Case(
         lambda: (spd(), torch.tensor([1, 2, 3], dtype=torch.int32), t(3, 2)), compares=True
@@ -228,7 +228,7 @@ BY_OWNER = {
     ("torch.linalg", "cross"): Case(lambda: (t(4, 3), t(4, 3, start=0.3))),
     ("torch.linalg", "matmul"): CASES["matmul"],
     ("torch", "norm"): Case(lambda: (t(3, 4),)),
-    ("torch.sparse", "mm"): None,  # they take sparse matrices: test_sparse_products
+    ("torch.sparse", "mm"): None,  # they need sparse matrices: test_sparse_products
     ("torch.sparse", "addmm"): None,
     ("torch", "poisson_nll_loss"): Case(lambda: (t(3, 4), t(3, 4, start=0.3), True, False, 1e-8, 1)),
     ("torch", "cosine_embedding_loss"): CASES["cosine_embedding_loss"],
@@ -236,7 +236,7 @@ BY_OWNER = {
 
 
 def case_of(row):
-    """Return the case for a row, by its owner first, then by its name, in-place forms by their plain name."""
+    """Return the case for a row, first by its owner, then by its name; in-place forms by their plain name."""
     plain = row.name[:-1] if row.name.endswith("_") and not row.name.endswith("__") else row.name
     for key in ((row.owner, row.name), (row.owner, plain)):
         if key in BY_OWNER:

@@ -1,4 +1,4 @@
-"""Time and memory of a training step beside a hand-written loop with torch.autocast and torch.amp.GradScaler."""
+"""Time and memory of a training step, compared with a hand-written loop with torch.autocast and GradScaler."""
 
 import gc
 import statistics
@@ -16,12 +16,12 @@ from .results import MEASURED, NOT_RUN, CheckResult
 from .training import INIT_SCALE, Setting
 
 SETTINGS = (Setting("O1", "native"), Setting("O1", "patched"), Setting("O2"))
-#: Time and peak memory on a GPU over those of the loop by hand, at most.
+#: The largest allowed ratios of time and peak memory to those of the hand-written loop on a GPU.
 TARGETS = {"O1": [("time_ratio", 1.01)], "O2": [("time_ratio", 0.91), ("memory_ratio", 0.85)]}
 
 
 class Workload(NamedTuple):
-    """A network with its batch: functions that make them on a device."""
+    """A network with its batch: functions that create them on a device."""
 
     name: str
     model: Callable[[], Any]
@@ -29,7 +29,7 @@ class Workload(NamedTuple):
 
 
 def workloads(device, quick):
-    """Return the ``Workload``s for a device: of BERT-base's size on a GPU, smaller on a CPU."""
+    """Return the ``Workload`` objects for a device: of BERT-base's size on a GPU, smaller on a CPU."""
     layers, width, count, length, wide = 12, 768, 32, 128, 64
     if device == "cpu":
         layers, width, count, length, wide = (1, 128, 2, 16, 8) if quick else (2, 768, 2, 16, 16)
@@ -123,7 +123,7 @@ def _synchronize(device):
 
 def _seconds_per_step(subject, device, steps):
     with subject:
-        for _ in range(1 if device == "cpu" else 3):  # make the optimizer's state, load kernels
+        for _ in range(1 if device == "cpu" else 3):  # create the optimizer's state, load kernels
             subject.step()
         _synchronize(device)
         start = time.perf_counter()
@@ -148,7 +148,7 @@ def _peak_bytes(make, device):
 
 
 def check_speed(device, quick=False):
-    """Yield rows with the time and the peak memory of a step at O1 and O2 over those of the loop by hand.
+    """Yield rows with the time and peak memory of a step at O1 and O2, relative to the hand-written loop.
 
     Args:
         device: "cpu", "cuda", …

@@ -1,4 +1,4 @@
-"""Training checks: the loss of every level beside float32's, skipped overflows, resuming from a checkpoint."""
+"""Training checks: the loss of every level compared with float32, skipped steps, resuming from a checkpoint."""
 
 import functools
 import io
@@ -16,16 +16,16 @@ from ...support.torch_compat import features
 from .networks import Classifier, Perceptron, features_and_classes, images
 from .results import FAILED, NOT_RUN, CheckResult
 
-#: Low enough that no step is skipped while a dynamic scale is searched.
+#: Low enough that no step is skipped while a dynamic scale adapts.
 INIT_SCALE = 2.0**8
 REPORT = "Run it again with --json FILE and attach the file to a report."
-#: How far any of the first losses may be from float32's, as a part of their mean; later, rounding errors grow.
+#: How far any of the first losses may be from float32's, as a share of their mean; rounding errors grow later.
 TOLERANCES = {torch.float16: 0.02, torch.bfloat16: 0.05}
 COMPARED = 20
 
 
 class Setting(NamedTuple):
-    """An opt level and, where it casts functions, a backend."""
+    """An opt level and, if functions cast at that level, a backend."""
 
     level: str
     backend: Optional[str] = None
@@ -98,7 +98,7 @@ def iterate(model, optimizer, batch, factor=1.0):
         model: initialized, as is the optimizer.
         optimizer: of all the model's params.
         batch: (inputs, classes).
-        factor: what the loss is multiplied by; inf makes the gradients overflow.
+        factor: the loss is multiplied by this; inf makes the gradients overflow.
     """
     optimizer.zero_grad()
     loss = F.cross_entropy(model(batch[0]), batch[1]) * factor
@@ -138,7 +138,7 @@ def _losses(setting, device, steps):
 
 
 def check_parity(device, quick=False):
-    """Yield a row for each level: does a CNN on images that are made here learn what it learns in float32?
+    """Yield a row for each level: does a CNN on generated images learn the same as in float32?
 
     Args:
         device: "cpu", "cuda", …
@@ -170,7 +170,7 @@ def _scale():
 
 
 def check_overflow(device, quick=False):
-    """Yield a row for each level with a dynamic scale: is a step whose gradients overflow skipped, once?"""
+    """Yield a row for each level with a dynamic scale: is a step skipped once if its gradients overflow?"""
     interval = 3
 
     def row_of(setting):
@@ -207,7 +207,7 @@ def _weights(model, optimizer):
 
 
 def _trained(setting, device, first, steps, saved=None):
-    """Train from a step on, perhaps from a checkpoint; return (weights and masters, a checkpoint as bytes)."""
+    """Train from a given step, optionally from a checkpoint; return (weights and masters, a checkpoint as bytes)."""
     with setting.opened():
         model, optimizer = _made(device, Perceptron)
         amp.initialize(model, optimizer, init_scale=INIT_SCALE)
@@ -223,7 +223,7 @@ def _trained(setting, device, first, steps, saved=None):
 
 
 def check_resume(device, quick=False):
-    """Yield a row for each level: does a run that was interrupted and resumed end with the bits of one that was not?"""
+    """Yield a row for each level: is a resumed run bitwise equal to an uninterrupted one?"""
 
     def row_of(setting):
         whole, _ = _trained(setting, device, 0, 6)

@@ -1,1 +1,1 @@
-"""What ``run --op-stats`` and ``run --stats-every`` count: calls of functions by dtype, and statistics of tensors."""
+"""``run --op-stats`` and ``run --stats-every``: calls of functions by dtype, and statistics of tensors."""

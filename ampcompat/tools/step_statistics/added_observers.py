@@ -1,6 +1,5 @@
 """Adds the observers of ``run --op-stats`` and ``run --stats-every`` to a session."""
 
-from ...engine.casting.cast_backend import do_nothing
 from ...errors import AmpValueError
 from .op_stats import OpStats
 from .statistics_files import CsvFile, TensorBoardEvents
@@ -8,24 +7,24 @@ from .tensor_statistics import TensorStatistics
 
 
 def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None, stats_file=None, tensorboard=None):
-    """Add observers to a session that has no models yet; return a function that ends what is active of them by now.
+    """Add observers to a session that has no models yet; return a function that ends those that are active, or None.
 
     Args:
         op_stats: print how often each function of torch ran in which dtype, and why.
-        op_stats_file: a JSON file with the same.
-        stats_every: measure tensors in every so many optimizer steps.
-        stats_file: the CSV file for that.
-        tensorboard: a folder for events of TensorBoard.
+        op_stats_file: a JSON file for these counts.
+        stats_every: measure tensors in every n-th optimizer step.
+        stats_file: the CSV file for these statistics.
+        tensorboard: a folder for TensorBoard events.
 
     Raises:
-        AmpError: this torch, or this Python, lacks what one of them needs.
-        AmpValueError: ``stats_every`` is no positive number, or comes without a place to write to, or the reverse.
+        AmpError: this torch or this Python does not have a feature that one of them needs.
+        AmpValueError: ``stats_every`` is not positive, or it is passed without a file, or a file without it.
     """
     if stats_every is None and (stats_file or tensorboard):
-        raise AmpValueError("Statistics of tensors are written every so many steps: stats_every is missing.")
+        raise AmpValueError("Statistics of tensors are written every stats_every steps, which is missing.")
     if stats_every is not None:
         if int(stats_every) < 1:
-            raise AmpValueError(f"stats_every={stats_every}: expected a number of steps, from 1 up.")
+            raise AmpValueError(f"stats_every={stats_every}: expected a number of steps of at least 1.")
         if not (stats_file or tensorboard):
             raise AmpValueError("stats_every needs a place to write to: stats_file, or stats_tensorboard.")
         writers = [CsvFile(stats_file)] if stats_file else []
@@ -36,4 +35,4 @@ def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None,
         session.observers.append(observer)
         observer.start(session)
         return observer.cancel
-    return do_nothing
+    return None

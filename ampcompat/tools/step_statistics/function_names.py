@@ -4,7 +4,7 @@ import torch
 
 from ...engine.casting import torch_compile
 
-#: Where functions are looked for, the name that scripts use most first.
+#: Where functions are looked up; the names that scripts use most come first.
 _OWNERS = (
     ("torch.nn.functional", torch.nn.functional),
     ("torch", torch),
@@ -14,9 +14,9 @@ _OWNERS = (
     ("torch.fft", getattr(torch, "fft", None)),
     ("torch.sparse", torch.sparse),
 )
-#: Prefixes of the names that torch gives its functions, and how scripts write them.
+#: Prefixes of torch's own names of functions, and how scripts write them.
 _SHORT = (("torch.nn.functional.", "F."), ("torch.Tensor.", "Tensor."), ("torch._VF.", "torch."))
-#: The operators whose methods have a name of their own.
+#: The operators whose methods have a different name.
 _OPERATORS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "div": "/", "floordiv": "//", "mod": "%", "pow": "**",
     "matmul": "@", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&", "or": "|",
@@ -48,7 +48,7 @@ def readable(name):
 
 
 class WrittenNames:
-    """The names of torch's functions, whether or not they are replaced by wrappers now."""
+    """The names of torch's functions, whether or not they are currently replaced by wrappers."""
 
     def __init__(self):
         self._found = {}
@@ -62,7 +62,7 @@ class WrittenNames:
             self._found.setdefault(torch_compile.original(function), name)
 
     def name_of(self, function):
-        """Return the name of one of torch's functions; that of one that is found nowhere is its own."""
+        """Return the name of one of torch's functions; if it is not found, its own name."""
         found = self._found.get(function)
         if found is None:
             return getattr(function, "__name__", str(function))

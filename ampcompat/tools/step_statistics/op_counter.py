@@ -1,8 +1,8 @@
-"""Counts the calls of torch's functions by the dtype in which they run, and by what decides it.
+"""Counts the calls of torch's functions by the dtype in which they run, and by the reason for it.
 
-Functions of the op table are seen by what ``engine.casting.wrappers.around`` puts around their wrappers: before the
-casts, where it is known whether they are on. All functions are seen by a function mode, within the wrappers: with the
-inputs that they really get.
+Functions of the op table are observed through ``engine.casting.wrappers.around``, outside their wrappers: before the
+casts, where it is known whether casts are enabled. All functions are observed by a function mode, inside the wrappers,
+with the inputs that they actually get.
 """
 
 import functools
@@ -20,16 +20,16 @@ from ...support.script_frames import is_bookkeeping
 from ...support.torch_compat import thread_context
 from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 
-#: Functions that compute no numbers that are counted.
+#: Functions that are not counted.
 _NOT_COUNTED = VIEWS | DTYPE_METHODS | PROPERTIES | IGNORED | frozenset("long int short char byte bool".split())
 
 
 class CallKind(NamedTuple):
-    """What is counted as one: calls of a function that run in the same dtypes for the same reason.
+    """The key of a count: calls of a function that run in the same dtypes for the same reason.
 
-    ``function``: one of torch's, or None where ``row``, the row of the op table, names it. ``are_casts_on``: in the
-    caller. ``dtypes``: of its floating inputs after the casts, each once. ``low``: the dtype in which the call is
-    emulated (``emulated_half_arithmetic``), or None. ``place``: what the place of the call decides, see ``OpStats``.
+    ``function``: one of torch's, or None if it is given by ``row``, the row of the op table. ``are_casts_on``: in the
+    caller. ``dtypes``: of its floating-point inputs after the casts, without duplicates. ``low``: the dtype in which
+    the call is emulated (``emulated_half_arithmetic``), or None. ``place``: see ``OpStats``.
     """
 
     function: Any
@@ -41,15 +41,15 @@ class CallKind(NamedTuple):
 
 
 class OpCounter(thread_context.FunctionMode):
-    """Counts calls in this thread between ``start`` and ``stop``. What autograd runs in the backward pass is no call.
+    """Counts calls in this thread between ``start`` and ``stop``, without those of autograd's backward pass.
 
     Args:
-        are_casts_on: a function: whether functions of the op table are cast where it is called.
-        place: a function: what the place of a call decides, a hashable.
+        are_casts_on: a function: whether functions of the op table cast at the place of the call.
+        place: a function: the hashable description of the place of a call.
 
     Attributes:
         counts: ``{CallKind: calls}``.
-        is_paused: whether calls are not counted now; True at first.
+        is_paused: whether counting is paused; True initially.
     """
 
     def __init__(self, are_casts_on, place):
@@ -57,7 +57,7 @@ class OpCounter(thread_context.FunctionMode):
         self.counts = {}
         self.is_paused = True
         self._are_casts_on, self._place = are_casts_on, place
-        self._calls_of_row = None  # within a function of the op table: the ``_Call`` of the functions that it calls
+        self._calls_of_row = None  # within a function of the op table: the ``_Call`` for the functions that it calls
         self._rows = 0  # calls of functions of the op table so far
         self._emulated_in = None
         self._patches = PatchStack()
@@ -74,12 +74,12 @@ class OpCounter(thread_context.FunctionMode):
         self._patches.defer(thread_context.remove_function_mode, self)
 
     def stop(self):
-        """Count no longer; the wrappers that are still open only pass calls on."""
+        """Stop counting; wrappers that are still open only forward calls."""
         self._owner = None
         self._patches.undo()
 
     def _is_counting(self):
-        """Return whether a call now is counted: what a checkpoint computes again in a backward pass is not."""
+        """Return whether a call is counted now; recomputation by a checkpoint in a backward pass is not."""
         if self.is_paused or self._owner != (os.getpid(), threading.get_ident()):
             return False  # a forked worker inherits the mode
         return thread_context.autograd_node() is None
@@ -147,13 +147,13 @@ class OpCounter(thread_context.FunctionMode):
                 return without_mode_checks(function)(*args, **kwargs)
         rows = self._rows
         result = function(*args, **kwargs)
-        if rows == self._rows:  # of a function in Python the functions of the op table that it calls are counted
+        if rows == self._rows:  # for a Python function, the functions of the op table that it calls are counted
             self._count(function, args, kwargs, result)
         return result
 
     def _count(self, function, args, kwargs, result):
         dtypes = _dtypes((args, kwargs))
-        if dtypes and any(True for _ in tensors_in(result)):  # otherwise it asks for a shape, or makes a tensor
+        if dtypes and any(True for _ in tensors_in(result)):  # otherwise it queries a shape, or creates a tensor
             self._add(CallKind(function, None, self._are_casts_on(), dtypes, self._emulated_in, self._place()))
 
     def _add(self, kind):
@@ -161,6 +161,6 @@ class OpCounter(thread_context.FunctionMode):
 
 
 def _dtypes(value):
-    """Return the dtypes of the floating tensors within a value, each once, sorted by name."""
+    """Return the dtypes of the floating-point tensors in a value, without duplicates, sorted by name."""
     found = {tensor.dtype for tensor in floating_tensors(value, [])}
     return tuple(found) if len(found) < 2 else tuple(sorted(found, key=str))

@@ -1,4 +1,4 @@
-"""Why calls of functions ran in the dtype in which they ran, in words, and the table of counted calls."""
+"""Why calls of functions ran in their dtype, in words, and the table of counted calls."""
 
 import shutil
 import textwrap
@@ -6,7 +6,7 @@ import textwrap
 from ...engine.op_table import expansion
 from ...opt_levels import OPT_LEVELS
 
-#: What a rule of the op table does, in a few words.
+#: The effect of each rule of the op table, in a few words.
 RULES = {
     expansion.HALF: "half",
     expansion.FLOAT: "float32",
@@ -20,7 +20,7 @@ RULES = {
 }
 _FROM_APEX = "apex"
 
-#: Calls with inputs of several dtypes; the columns of the table, in their order.
+#: Calls with inputs of several dtypes; the columns of the table, in order.
 MIXED = "mixed"
 DTYPES = ("float16", "bfloat16", "float32", "float64", MIXED)
 
@@ -44,7 +44,7 @@ def reason(kind, session):
 
 
 def _casts_functions(level, session):
-    """Return whether functions of the op table are cast in models of a level, or outside of all models (None)."""
+    """Return whether functions of the op table cast in models at a level, or outside of all models (None)."""
     return session.choice is not None if level is None else OPT_LEVELS[level].patch_torch_functions
 
 
@@ -63,7 +63,7 @@ def _of_row(kind, session):
 
 
 def _at_level_of_weights(kind, session):
-    """Return the reason at a level that casts weights and inputs of models, and no functions."""
+    """Return the reason at a level that casts weights and inputs of models, but no functions."""
     place = kind.place
     if place.level is None:
         level = "the level" if session.policy is None else session.policy.opt_level
@@ -89,8 +89,8 @@ def table(calls, steps, level, backend):
 
     Args:
         calls: the list.
-        steps: how many optimizer steps they are of.
-        level, backend: of the session; None where there is none.
+        steps: the number of optimizer steps in which they were counted.
+        level, backend: of the session; None if there is none.
     """
     where = "" if level is None else f" at {level}"
     where += "" if backend is None else f", cast backend {backend}"
@@ -109,7 +109,7 @@ def table(calls, steps, level, backend):
 
 
 def _rows(calls):
-    """Return (function, {dtype: calls}, why); calls of a function for one reason are one row."""
+    """Return (function, {dtype: calls}, why); calls of a function for the same reason are one row."""
     rows = {}
     for line in calls:
         counts = rows.setdefault((line.function, line.reason), {})

@@ -18,14 +18,14 @@ from . import op_reasons
 from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
 
-OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks run also after a layer that raises; this is {}."
+OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks also run after a layer that raises; this is {}."
 
 
 class Place(NamedTuple):
-    """What the place of a call decides about its dtype.
+    """The facts about the place of a call that determine its dtype.
 
-    ``level``: the opt level of the model, or None outside every model that ``amp.initialize`` got. ``kept``: the layer
-    of ``keep_fp32`` that it is in, or None. ``is_wide_norm``: whether it is a norm whose weights stay float32.
+    ``level``: the opt level of the model, or None outside every model that was passed to ``amp.initialize``. ``kept``:
+    the layer of ``keep_fp32`` that it is in, or None. ``is_wide_norm``: whether it is a norm with float32 weights.
     """
 
     level: Optional[str]
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 
 class CountedCalls(NamedTuple):
-    """One line of the table. ``dtype``: one of ``op_reasons.DTYPES``; ``rule``: of the op table, or None."""
+    """One line of the table. ``dtype``: one of ``op_reasons.DTYPES``; ``rule``: the rule of the op table, or None."""
 
     function: str
     dtype: str
@@ -45,10 +45,10 @@ class CountedCalls(NamedTuple):
 
 
 class OpStats(Observer):
-    """Counts the calls of a session, and prints the table at its end, or at that of the process.
+    """Counts the calls of a session, and prints the table when the session or the process ends.
 
     Args:
-        path: a JSON file that is written then too, or None.
+        path: a JSON file that is also written then, or None.
         prints: whether the table is printed.
 
     Raises:
@@ -69,7 +69,7 @@ class OpStats(Observer):
         self.steps = 0
 
     def start(self, session):
-        """Begin to count. Call it before the session's first ``initialize``."""
+        """Start counting. Call it before the session's first ``initialize``."""
         self._session, self._process = weakref.ref(session), os.getpid()
         self._modules.start()
         self._counter.start()
@@ -78,7 +78,7 @@ class OpStats(Observer):
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Name the modules, find those that are kept in float32, and count from now on."""
+        """Record the names of the modules and which are kept in float32, and count from now on."""
         self._counter.is_paused = False
         self._modules.add_models(models)
         self._places.clear()
@@ -98,7 +98,7 @@ class OpStats(Observer):
         self._counter.is_paused = True
 
     def after_step(self, record):
-        """Count the step, and go on."""
+        """Count the step, and continue."""
         self._counter.is_paused = False
         self._steps[record] = self._steps.get(record, 0) + 1
         self.steps = max(self.steps, self._steps[record])
@@ -108,7 +108,7 @@ class OpStats(Observer):
         self.finish()
 
     def cancel(self):
-        """Stop to count; return the session, or None if counting has ended before."""
+        """Stop counting; return the session, or None if counting has already ended."""
         session, self._session = self._session(), lambda: None
         atexit.unregister(self.finish)
         self._counter.stop()
@@ -116,7 +116,7 @@ class OpStats(Observer):
         return session
 
     def finish(self):
-        """Stop to count; print the table and write the file, once."""
+        """Stop counting; print the table and write the file, once."""
         if self._process != os.getpid():  # forked: it is the parent's
             return
         session = self.cancel()
@@ -134,7 +134,7 @@ class OpStats(Observer):
                 file.write("\n")
 
     def calls(self, session):
-        """Return the ``CountedCalls`` of a session so far, most calls of a function first."""
+        """Return the current ``CountedCalls`` of a session; functions with the most calls come first."""
         found, names = {}, WrittenNames()
         for kind, count in self._counter.counts.items():
             name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
@@ -149,7 +149,7 @@ class OpStats(Observer):
             totals[line.function] = totals.get(line.function, 0) + line.calls
         return sorted(lines, key=lambda line: (-totals[line.function], line.function, -line.calls, line.reason))
 
-    # -- what decides --------------------------------------------------------------------------------------------------
+    # -- the reasons ---------------------------------------------------------------------------------------------------
 
     def _are_casts_on(self):
         session = self._session()
@@ -191,6 +191,6 @@ def _row_name(row):
 
 
 def _level_and_backend(session):
-    """Return the opt level of the newest ``initialize`` and the cast backend, None where no functions are cast."""
+    """Return the opt level of the newest ``initialize`` and the cast backend; None if functions do not cast."""
     level = None if session.policy is None else session.policy.opt_level
     return level, None if session.choice is None else session.choice.name

@@ -1,4 +1,4 @@
-"""Where statistics of tensors are written: a CSV file, or events for TensorBoard; with several ranks one for each."""
+"""The output of tensor statistics: a CSV file, or TensorBoard events; with several ranks, one for each."""
 
 import csv
 import os
@@ -17,10 +17,10 @@ NO_TENSORBOARD = (
 
 
 class CsvFile:
-    """Rows of statistics as CSV. The file is made at the first row, since only then the ranks are known.
+    """Rows of statistics as CSV. The file is created at the first row, since the ranks are only known then.
 
     Args:
-        path: the file; with several ranks the rank is put before its ending: ``stats.rank1.csv``.
+        path: the file; with several ranks, the rank is put before the extension: ``stats.rank1.csv``.
     """
 
     def __init__(self, path):
@@ -47,10 +47,10 @@ class CsvFile:
 
 
 class TensorBoardEvents:
-    """Rows of statistics as scalars of TensorBoard: ``max_abs/gradient/layer1.weight``, by optimizer step.
+    """Rows of statistics as TensorBoard scalars: ``max_abs/gradient/layer1.weight``, by optimizer step.
 
     Args:
-        folder: the log directory; with several ranks each has a folder in it.
+        folder: the log directory; with several ranks, each has a folder in it.
 
     Raises:
         AmpError: TensorBoard is not installed.
@@ -82,5 +82,5 @@ class TensorBoardEvents:
 
 
 def _rank(prefix):
-    """Return the prefix and the rank of this process, or "" where there is one process."""
+    """Return the prefix and the rank of this process, or "" if there is only one process."""
     return f"{prefix}{torch.distributed.get_rank()}" if world_size() > 1 else ""

@@ -19,11 +19,11 @@ ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 
 
 class Measured(NamedTuple):
-    """A tensor of one step: what it is, and its ``summary``, which is still on the device.
+    """A tensor of one step: its description, and its ``summary``, which is still on the device.
 
-    ``model``: its number in the order of ``amp.initialize``; None for the param of no model. ``tensor``: "output",
-    "input", or the own name of a param. ``call``: the how many-th output (or gradient) of the module it is in the step.
-    ``divisor``: what largest and mean value are divided by, a loss scale. ``scale``: the loss scale.
+    ``model``: its number in the order of ``amp.initialize``; None for a param that is in no model. ``tensor``:
+    "output", "input", or the param's own name. ``call``: the index of the module's output (or gradient) in the step.
+    ``divisor``: the loss scale by which the largest and mean values are divided. ``scale``: the loss scale.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class TensorStatistics(Observer):
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Measure these models too."""
+        """Also measure these models."""
         if not self._models:
             atexit.register(self._close)
         self._low = low_dtype(session.policy)
@@ -78,11 +78,11 @@ class TensorStatistics(Observer):
         self._hook_if_due()
 
     def before_backward(self, backward):
-        """Note the pass, in which gradients at outputs are measured."""
+        """Note the pass, in which gradients of outputs are measured."""
         self._pass = weakref.ref(backward)
 
     def after_backward(self, backward):
-        """Take what the hooks have measured, if the pass belongs to a step that is measured."""
+        """Take the measurements of the hooks, if the pass belongs to a measured step."""
         self._pass = _none
         for record in backward.records:
             self._scales[record] = backward.scale
@@ -109,7 +109,7 @@ class TensorStatistics(Observer):
                 self._add(GRADIENT, model, module, name, master.grad, scale, scale)
 
     def after_step(self, record):
-        """Read and write what was measured; begin or end to measure."""
+        """Read and write the measurements; start or end measuring."""
         step = self._steps.get(record, 0)
         self._steps[record] = step + 1
         measured, self._measured, self._calls = self._measured, [], {}
@@ -139,7 +139,7 @@ class TensorStatistics(Observer):
         return self._steps.get(record, 0) % self._every == 0
 
     def _hook_if_due(self):
-        """Register or remove the hooks. With several optimizers a step begins when the first of them steps."""
+        """Register or remove the hooks. With several optimizers, a step begins when the first of them steps."""
         done = max(self._steps.values(), default=0)
         waiting = [count for count in self._steps.values() if count == done - 1]
         is_due = not self._is_closed and any(count % self._every == 0 for count in [done] + waiting)
@@ -154,7 +154,7 @@ class TensorStatistics(Observer):
             self._hooks = None
 
     def _param_names(self):
-        """Return ``{id(param): (model, module, name)}``; of a shared param the first."""
+        """Return ``{id(param): (model, module, name)}``; for a shared param, the first one."""
         found = {}
         for number, model in enumerate(self._models):
             for name, param in model().named_parameters() if model() is not None else ():
@@ -203,7 +203,7 @@ def _read(measured):
 
 
 def _column(each, device, dtype):
-    """Return the summary, with largest and mean value divided by the divisor, and the loss scale, of shape (6,)."""
+    """Return the summary, with largest and mean values divided by the divisor, and the loss scale; shape (6,)."""
     values = each.values.to(dtype)
     scale, divisor = [torch.as_tensor(value, dtype=dtype, device=device) for value in (each.scale, each.divisor)]
     return torch.cat([values[:2] / divisor, values[2:], scale.reshape(1)])

@@ -1,6 +1,6 @@
-"""ampcompat's stand-in for NVIDIA Apex: the same names, re-exported from the package ``ampcompat``.
+"""ampcompat's replacement for NVIDIA Apex: the same names, re-exported from the package ``ampcompat``.
 
-``import apex`` makes ``apex.amp`` and the other submodules available; each is loaded at first use. The import prints
+``import apex`` makes ``apex.amp`` and the other submodules available; each is loaded on first use. The import prints
 nothing and does not load torch.
 """
 
@@ -20,7 +20,7 @@ def _find_ampcompat():
 
 
 def _advise_where_cuda_is_missing():
-    """Under ``run``: say below the traceback of an error of CUDA how to do without it."""
+    """Under ``run``: print below the traceback of a CUDA error how to run without CUDA."""
     import os
 
     if "AMPCOMPAT_COMMAND_FOR_CPU" in os.environ:

@@ -1,7 +1,7 @@
 """Errors for parts of Apex that ampcompat does not provide: a table of replacements, and import hooks that use it.
 
-The error is raised by a finder at the end of ``sys.meta_path``, since only that one is called for names that no file
-provides. For ``importlib.util.find_spec`` it returns None instead. A finder at each end of ``sys.meta_path`` first
+The error is raised by a finder at the end of ``sys.meta_path``, since only the last one is called for names that no
+file provides. For ``importlib.util.find_spec`` it returns None instead. A finder at each end of ``sys.meta_path`` first
 calls ``ampcompat.apex.nvidia_apex`` for another installed Apex.
 """
 
@@ -25,13 +25,13 @@ ADVICE = {
     "apex.contrib.optimizers": "torch.optim, or torch.distributed.optim.ZeroRedundancyOptimizer if distributed",
     "apex.contrib.sparsity": "torch.ao.pruning",
     "apex.contrib.transducer": "torchaudio.functional.rnnt_loss",
-    "apex.contrib": "the function of torch itself, where it has one",
+    "apex.contrib": "the function of torch itself, if there is one",
     "apex.transformer": "Megatron-LM's megatron.core, where Apex's transformer parts now live",
 }
 
 
 class NotProvidedError(ModuleNotFoundError):
-    """A part of Apex that ampcompat does not provide; the message names a replacement."""
+    """A part of Apex that ampcompat does not provide; the message suggests a replacement."""
 
 
 def explain(name):

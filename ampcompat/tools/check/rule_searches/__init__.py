@@ -1,1 +1,1 @@
-"""The searches for what ``check`` finds, by the part of a script; ``tools.check.rule_texts`` has the messages."""
+"""The searches of ``check``, by part of the script; ``tools.check.rule_texts`` has the messages."""

@@ -1,4 +1,4 @@
-"""What is wrong around ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it, its level."""
+"""Problems around ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it, its level."""
 
 import ast
 
@@ -35,7 +35,7 @@ def _level(source, step, call):
 
 
 def _before(source, steps, initialize, call):
-    """Yield findings on what was done to the models before the call. The last thing done to a model counts."""
+    """Yield findings on changes to the models before the call. For each model, the last change counts."""
     for model in _names(argument(call, 0, "models")):
         for step in reversed(steps):
             if not together(step, initialize):
@@ -49,7 +49,7 @@ def _before(source, steps, initialize, call):
 
 
 def _done_to(model, step):
-    """Return what a statement does to a model: ``half``, ``wrapped``, ``made`` (again), or None."""
+    """Return the effect of a statement on a model: ``half``, ``wrapped``, ``made`` (again), or None."""
     targets = _targets(step.node)
     for call in step.calls():
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("half", "float"):
@@ -78,7 +78,7 @@ def _without_moves(value):
 
 
 def _made(model, call):
-    """Return ``made`` if a call makes another model; None if it passes the model through: ``model.to(device)``."""
+    """Return ``made`` if a call creates another model; None if it returns the same one: ``model.to(device)``."""
     return None if any(dotted(node) == model for node in ast.walk(call)) else "made"
 
 
@@ -88,7 +88,7 @@ def _is_first_argument(model, call):
 
 
 def _after(source, bindings, steps, initialize, call):
-    """Yield a finding if the script makes the optimizer again in the same scope and does not initialize again."""
+    """Yield a finding if the script creates the optimizer again in the same scope and does not initialize it again."""
     for name in _names(argument(call, 1, "optimizers")):
         for index, step in enumerate(steps):
             made = name in _targets(step.node) and last_name(getattr(getattr(step.node, "value", None), "func", None))

@@ -1,4 +1,4 @@
-"""What is wrong around ``amp.scale_loss``: other backward passes, and clipping."""
+"""Problems around ``amp.scale_loss``: other backward passes, and clipping."""
 
 import ast
 
@@ -15,7 +15,7 @@ def check(source, bindings, has_masters):
     """Return the findings around the ``scale_loss`` blocks of a ``Source``.
 
     Args:
-        has_masters: whether a level with master weights is asked for, or one that is not known.
+        has_masters: whether a level with master weights, or an unknown level, is requested.
     """
     found = []
     for _, steps in scopes(source.nodes):
@@ -35,7 +35,7 @@ def check(source, bindings, has_masters):
 def _clipping_methods(source, bindings):
     """Yield findings on methods that clip, in classes where another method has the ``scale_loss`` block.
 
-    A method with a backward pass of its own is left out: it clips the gradients of that pass.
+    A method with its own backward pass is left out: it clips the gradients of that pass.
     """
     for node in source.nodes:
         if isinstance(node, ast.ClassDef):

@@ -10,16 +10,16 @@ from ..source import Source
 
 
 def check(source, bindings):
-    """Yield a finding for each call of ``amp.initialize`` that is behind a condition."""
+    """Yield a finding for each call of ``amp.initialize`` that is under a condition."""
     for place, condition in conditional_calls(source, bindings):
         yield finding("conditional-initialize", place, condition)
 
 
 def conditional_calls(source, bindings):
-    """Yield (place, condition) of the calls of ``amp.initialize`` that a ``Source`` makes under a condition only.
+    """Yield (place, condition) of the calls of ``amp.initialize`` in a ``Source`` that are under a condition.
 
-    The condition is told as it is written: "if args.fp16". Those of calling functions are not followed, and
-    ``__name__`` and names of Apex itself do not count as conditions.
+    The condition is returned as written: "if args.fp16". Conditions of calling functions are not followed, and
+        ``__name__`` and names of Apex itself do not count as conditions.
     """
     parents = {child: node for node in source.nodes for child in ast.iter_child_nodes(node)}
     for call in initialize_calls(source.nodes, bindings):
@@ -34,7 +34,7 @@ def conditional_calls(source, bindings):
 
 
 def conditional_calls_in(path):
-    """Return what ``conditional_calls`` yields of a Python file; nothing of one that cannot be read or parsed."""
+    """Return what ``conditional_calls`` yields for a Python file; nothing if it cannot be read or parsed."""
     try:
         source = Source(path, code_files.read(path), code_files.PYTHON)
     except code_files.Unreadable:

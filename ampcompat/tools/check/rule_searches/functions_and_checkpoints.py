@@ -1,4 +1,4 @@
-"""What is wrong with functions and files: ``binary_cross_entropy`` on half, checkpoints without amp's state."""
+"""Problems with functions and files: ``binary_cross_entropy`` on half, checkpoints without amp's state."""
 
 import ast
 
@@ -12,7 +12,7 @@ _REGISTRATIONS = ("register_float_function", "register_half_function", "float_fu
 def binary_cross_entropy(source, bindings):
     """Return findings on ``F.binary_cross_entropy`` and ``nn.BCELoss`` of a ``Source``.
 
-    None where the script registers ``sigmoid`` as a float32 function, or casts in the call.
+    None if the script registers ``sigmoid`` as a float32 function, or casts in the call.
     """
     if any(last_name(node.func) in _REGISTRATIONS for node in _calls(source.nodes)):
         return []
@@ -62,7 +62,7 @@ def _is_float(arguments):
 
 
 def _value_of(node, nodes):
-    """Return what a name was assigned last in the file, if the argument is a name."""
+    """Return the last value assigned to a name in the file, if the argument is a name."""
     if not isinstance(node, ast.Name):
         return node
     values = [
@@ -76,7 +76,7 @@ def _value_of(node, nodes):
 
 
 def _has_optimizer(content):
-    """Return whether an expression calls ``optimizer.state_dict()``, whatever the optimizer's name is."""
+    """Return whether an expression calls ``optimizer.state_dict()``, whatever the name of the optimizer."""
     for call in _calls(ast.walk(content)):
         if last_name(call.func) == "state_dict" and isinstance(call.func, ast.Attribute):
             if "optim" in (last_name(call.func.value) or "").lower():

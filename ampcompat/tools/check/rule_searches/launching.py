@@ -1,4 +1,4 @@
-"""What matters when a script is started: whether it uses CUDA, options that launchers pass, and refused subclasses."""
+"""Problems when a script is started: whether it uses CUDA, options of launchers, and refused subclasses."""
 
 import ast
 import re
@@ -51,7 +51,7 @@ _DDP = ("apex.parallel.DistributedDataParallel", "apex.parallel.distributed.Dist
 
 
 def check(source, bindings):
-    """Yield findings on options that the launchers of torch do not pass, and on refused subclasses."""
+    """Yield findings on options that torch's launchers do not pass, and on refused subclasses."""
     for node in source.nodes:
         if isinstance(node, ast.ClassDef) and any(bindings.full_name(base) in _DDP for base in node.bases):
             for method in node.body:

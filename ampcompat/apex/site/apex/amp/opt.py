@@ -1,8 +1,8 @@
-"""``OptimWrapper``, the API from before 2019: raises an error that names the current API."""
+"""``OptimWrapper``, the API from before 2019: raises an error that shows the current API."""
 
 
 class OptimWrapper:
-    """The result of ``handle.wrap_optimizer`` before 2019; using it raises an error that names the replacement."""
+    """The result of ``handle.wrap_optimizer`` before 2019; using it raises an error that shows the replacement."""
 
     def __init__(self, optimizer=None, amp_handle=None, num_loss=1):
         raise RuntimeError(

@@ -9,7 +9,7 @@ def is_cuda_enabled():
 
 
 def is_fp_tensor(value):
-    """Return whether ``value`` is a floating tensor, or a tuple or list of nothing else."""
+    """Return whether ``value`` is a floating-point tensor, or a tuple or list of only such tensors."""
     if is_nested(value):
         return all(is_fp_tensor(item) for item in value)
     return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -1,4 +1,4 @@
-"""Mixed precision by hand."""
+"""Manual mixed precision."""
 
 from ampcompat.apex.fp16_utils import (
     BN_convert_float,

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm, as modules, as functions, and as what were autograd functions."""
+"""Layer norm and RMS norm, as modules, functions, and replacements of Apex's autograd functions."""
 
 from ampcompat.apex.normalization import (
     FusedLayerNorm,
