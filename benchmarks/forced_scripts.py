@@ -132,7 +132,7 @@ def environment(script, record, options):
         "SCRIPT_STEPS": str(script.steps),
         "SCRIPT_SMALL": script.small,
     }
-    own.update(SCRIPT_USES_APEX="1" if script.level else "", SCRIPT_LACKS=script.lacks, SCRIPT_SILENT=script.silent)
+    own.update(SCRIPT_LACKS=script.lacks, SCRIPT_SILENT=script.silent)
     own.update(SCRIPT_IMAGES=str(script.images), PYTHONPATH=os.pathsep.join(filter(None, path)))
     return dict(os.environ, OMP_NUM_THREADS="1", PYTHONHASHSEED="0", PYTHONUNBUFFERED="1", **own)
 

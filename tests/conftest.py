@@ -118,6 +118,17 @@ def compiled_before():
         torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(1))
 
 
+@pytest.fixture
+def compiler_forgets(compiled_before):
+    """Let the compiler forget what earlier tests have compiled: it compiles no function too often."""
+    if hasattr(torch, "compile"):
+        torch._dynamo.reset()
+        yield
+        torch._dynamo.reset()
+    else:
+        yield
+
+
 @pytest.fixture(params=ALL_LEVELS)
 def level(request):
     """Every opt level."""

@@ -13,9 +13,9 @@ from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
 from ..abtest.report.text import to_text
 from ..abtest.running.cluster_plan import COMMANDS, write_plan
-from ..abtest.running.subprocess_parent import exit_code, sigterm_as_interrupt
+from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
-from . import gate_options
+from . import fail_on_options
 from .ab_first_difference import compare_step
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
@@ -47,7 +47,7 @@ def ab(arguments):
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
-    failed_on = gate_options.exit_code(parser.prog, options, report, summarize(report))
+    failed_on = fail_on_options.exit_code(parser.prog, options, report, summarize(report))
     if not all(run.status == "failed" for run in report.runs.values()):
         return failed_on
     _advise_on_failure(parser, options, report, arguments)

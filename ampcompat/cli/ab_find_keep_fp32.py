@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..abtest.judging import keep_fp32_search
 from ..abtest.judging.verdict import ACCEPTED, judge
 from ..abtest.report_data import Report
-from ..abtest.running.subprocess_parent import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun
 
 
 def find(report, level, run_candidate):

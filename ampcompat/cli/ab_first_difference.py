@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..abtest.first_difference_data import from_event
 from ..abtest.report_data import NOTHING_TO_RECORD
-from ..abtest.running.subprocess_parent import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
 from .run_command import UNCOMPILED
 

@@ -11,7 +11,7 @@ from ..abtest.planned_run import PLACEHOLDER, script_file
 from ..abtest.report import export, renderer
 from ..errors import AmpError
 from ..tools.check.is_amp_used import uses_amp
-from . import device_option, gate_options, target_option
+from . import device_option, fail_on_options, target_option
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
@@ -57,7 +57,7 @@ def new_parser():
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     _add_output_options(add)
     target_option.add_option(parser)
-    gate_options.add_options(parser)
+    fail_on_options.add_options(parser)
     told = "first forecast which levels will work, from 50 steps in float32, and say at the end whether that was right"
     add("--forecast", action="store_true", help=told)
     add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
@@ -162,7 +162,7 @@ def checked_command(parser, options):
         options.layers, options.levels = True, [options.find_keep_fp32]
     if options.first_difference:
         _choose_compared(parser, options)
-    gate_options.check(parser, options)
+    fail_on_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options)
     if command[0] == "-":

@@ -13,7 +13,7 @@ from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
 from ..abtest.running.executors import Recorded, add_recorded, run_all
-from ..abtest.running.subprocess_parent import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun
 from . import machine_shares
 
 #: The statuses of runs that are not done again.

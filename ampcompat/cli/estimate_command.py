@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from ..abtest.running.subprocess_parent import START
+from ..abtest.running.subprocess_supervisor import START
 from ..apex.install import environment, interpreter_options
 from ..cuda_redirect import device_startup
 from ..errors import AmpError

@@ -12,7 +12,7 @@ import sys
 from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
 from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
-from ..abtest.running.subprocess_parent import SubprocessRun, exit_code, sigterm_as_interrupt
+from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number

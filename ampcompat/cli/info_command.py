@@ -15,7 +15,7 @@ from ..engine.casting import emulated_half_arithmetic, patch_targets
 from ..engine.op_table import expansion
 from ..errors import AmpError
 from ..opt_levels import OPT_LEVELS
-from ..support.torch_compat import features, private_api
+from ..support.torch_compat import features, private_api, tested_releases
 from .argument_parser import CommandParser
 
 #: The effect of each rule of the op table.
@@ -76,7 +76,7 @@ def _feature_lines():
 
 def _support_lines():
     """Describe whether this torch version is tested, and which expected private names are missing."""
-    rows, untested = private_api.gone(), features.untested()
+    rows, untested = private_api.gone(), tested_releases.untested()
     lines = [_line("tested", untested or "yes")]
     if untested:
         lines.append(_more("`python -m ampcompat selftest` checks it on this machine"))

@@ -16,7 +16,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
-from . import gate_options, target_option
+from . import fail_on_options, target_option
 from .argument_parser import CommandParser
 
 
@@ -31,11 +31,11 @@ def report(arguments):
     parser.add_argument("--markdown", metavar="FILE", help="write the tables for a pull request")
     parser.add_argument("--latex", metavar="FILE", help="write the tables for a paper")
     target_option.add_option(parser)
-    gate_options.add_options(parser)
+    fail_on_options.add_options(parser)
     options = parser.parse_args(arguments)
     try:
         reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
-        gate_options.check(parser, options, [each for _, each in reports])
+        fail_on_options.check(parser, options, [each for _, each in reports])
         for _, each in reports:
             gate = {"target": options.target, "tolerance": options.tolerance}
             each.environment.update({name: value for name, value in gate.items() if value is not None})
@@ -49,7 +49,7 @@ def report(arguments):
     except AmpError as error:
         parser.error(str(error))
     found = zip(reports, summaries)
-    return max(gate_options.exit_code(parser.prog, options, each, rows) for (_, each), rows in found)
+    return max(fail_on_options.exit_code(parser.prog, options, each, rows) for (_, each), rows in found)
 
 
 def _write_files(options, reports, summaries):

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ..errors import AmpValueError
-from ..support.accumulation_groups import group_bounds
+from ..support.iterations_per_step import group_bounds
 
 
 class GroupPosition(NamedTuple):

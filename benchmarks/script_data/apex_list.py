@@ -1,6 +1,8 @@
 """The public scripts and libraries with Apex ``amp`` that ``forced_scripts.py --list apex`` runs at their own level."""
 
+import apex_scripts
 from apex_loops import *  # noqa: F403 - the sources that ``setup`` names
+from apex_scripts import *  # noqa: F403
 from forced_list import Script
 
 APEX_DIFFUSION = """
@@ -430,3 +432,4 @@ SCRIPTS = [
         level="O2",
     ),
 ]
+SCRIPTS += apex_scripts.SCRIPTS

@@ -169,3 +169,28 @@ def proteins(folder):
                     transaction.put(str(index).encode(), pickle.dumps(item))
                 transaction.put(b"num_examples", pickle.dumps(64))
             env.close()
+
+
+def made(folder, source):
+    """Run Python source that writes files into the folder."""
+    import subprocess
+    import sys
+
+    subprocess.run([sys.executable, "-c", source], cwd=folder, check=True)
+
+
+def squiggles(folder, count=160, samples=300):
+    """Write signals with one level per base, and their bases, in the arrays that ``bonito`` reads."""
+    import numpy
+
+    rng = numpy.random.RandomState(0)
+    bases = rng.randint(1, 5, (count, 20))
+    levels = numpy.repeat(bases - 2.5, samples // 20, axis=1)
+    arrays = {
+        "chunks": (levels + 0.2 * rng.randn(count, samples)).astype("float32"),
+        "chunk_lengths": numpy.full(count, samples),
+        "references": bases,
+        "reference_lengths": numpy.full(count, 20),
+    }
+    for name, values in arrays.items():
+        numpy.save(os.path.join(folder, name + ".npy"), values)

@@ -4,6 +4,7 @@ import ast
 import atexit
 import collections
 import collections.abc
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -236,12 +237,14 @@ def _dataset(name, mode, size, classes):
 class Recorder:
     """Writes the losses, what ``backward`` is called on, and a digest of the weights that optimizers hold.
 
-    Losses that the script's ``GradScaler`` scales are recorded before. ``torch``'s random generators are seeded.
+    Losses that ``amp.scale_loss`` or the script's ``GradScaler`` scales are recorded before. ``torch``'s random
+    generators are seeded.
     """
 
     def __init__(self):
         self._losses = []
-        self._unscaled = {}
+        self._unscaled = {}  # by ``GradScaler``: id of the result -> the result, the loss
+        self._in_scale_loss = {}  # the same of ``amp.scale_loss``
         self._optimizers = []  # in the order of their first steps
         self._limit = int(os.environ.get("SCRIPT_STEPS", "40"))
 
@@ -271,7 +274,22 @@ class Recorder:
         register = getattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_pre_hook", None)
         if register is not None:
             register(self._stepped)
+        ImportHook(["ampcompat.amp"], self._watch_scale_loss).start()
         atexit.register(self._write)
+
+    def _watch_scale_loss(self, module_name):
+        amp = importlib.import_module(module_name)
+        scale_loss = amp.scale_loss
+
+        @functools.wraps(scale_loss)
+        @contextlib.contextmanager
+        def watched(loss, *args, **kwargs):
+            with scale_loss(loss, *args, **kwargs) as scaled:
+                self._in_scale_loss[id(scaled)] = scaled, loss
+                yield scaled
+            self._in_scale_loss.pop(id(scaled), None)
+
+        amp.scale_loss = watched
 
     def _stepped(self, optimizer, args, kwargs):
         if not any(each is optimizer for each in self._optimizers):
@@ -294,18 +312,9 @@ class Recorder:
                 self._write()
                 os._exit(0)  # exit handlers of other ranks would wait for this one
             raise SystemExit(0)
-        _, value = self._unscaled.pop(id(loss), (None, loss))
-        self._losses.append(float(value.detach().double().mean()) / self._apex_scale())
+        _, value = {**self._in_scale_loss, **self._unscaled}.get(id(loss), (None, loss))
+        self._losses.append(float(value.detach().double().mean()))
         self._unscaled.clear()
-
-    @staticmethod
-    def _apex_scale():
-        """Return the loss scale of a script that uses Apex, whose ``scale_loss`` has multiplied the loss; else 1."""
-        if not os.environ.get("SCRIPT_USES_APEX"):
-            return 1.0
-        from ampcompat import amp
-
-        return float(amp.state_dict()["loss_scaler0"]["loss_scale"])
 
     def _write(self):
         rank = os.environ.get("RANK")

@@ -24,7 +24,8 @@ def _works(name, pair):
     try:
         choose(FACTS, name, pair)
         a = torch.ones(2, 2, dtype=pair.low)
-        (a @ a + a).relu().exp()
+        x = (a @ a + a).requires_grad_()
+        (x.relu().exp() + x.tanh()).sum().backward()
     except (AmpValueError, RuntimeError):  # torch before 2.0 or so has almost no half kernels on the CPU
         return False
     return True

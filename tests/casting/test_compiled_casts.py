@@ -16,7 +16,7 @@ if not hasattr(torch, "compile"):
     pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)
 if not compilers.TELLS_THAT_IT_TRACES:
     pytest.skip("ampcompat cannot tell that this torch compiles: the casts split its graphs", allow_module_level=True)
-pytestmark = pytest.mark.usefixtures("compiled_before")
+pytestmark = pytest.mark.usefixtures("compiler_forgets")
 
 COMPILERS = ("eager", "aot_eager")
 #: Every setting; each compiler with each backend and with each dtype.
@@ -45,12 +45,6 @@ class Net(torch.nn.Module):
         logits = self.out(h).mean(1)
         spread = torch.einsum("ij,kj->ik", logits, logits).softmax(-1).std() + torch.tensordot(h, h, 3)
         return logits, F.cross_entropy(logits, target), spread
-
-
-@pytest.fixture(autouse=True)
-def compiler_forgets():
-    yield
-    torch._dynamo.reset()
 
 
 def needs_bound_methods_traced():

@@ -11,7 +11,7 @@ from helpers.processes import python
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.support import written_memory
+from ampcompat.support import unversioned_writes
 
 FAR = 1e5  # a coordinate that float16 does not have
 
@@ -121,7 +121,7 @@ def test_worker_forked_while_another_thread_holds_the_lock_does_not_hang(in_sess
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with written_memory._lock:
+        with unversioned_writes._lock:
             held.set()
             done.wait(60)
 

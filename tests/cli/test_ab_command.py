@@ -367,7 +367,7 @@ def test_a_page_without_its_library_is_an_error_before_anything_runs(script, cap
 def test_the_parent_process_does_not_import_torch():
     done = python(
         "-c",
-        "import sys, ampcompat.cli.ab_command, ampcompat.abtest.running.subprocess_parent\n"
+        "import sys, ampcompat.cli.ab_command, ampcompat.abtest.running.subprocess_supervisor\n"
         "print('torch' in sys.modules)",
     )
     assert done.stdout == "False\n", done.stderr

@@ -15,6 +15,7 @@ from torch.nn import functional
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.patched_optimizers.optimizer_record import record_of
+from ampcompat.support.torch_compat import features
 from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
@@ -252,6 +253,9 @@ def group(tmp_path):
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_distributed_models(level, group):
+    if level == "O5" and features.is_version_within(newest="2.1"):
+        pytest.skip("gloo of torch 2.1 reduces no bfloat16")
+
     def run(hand):
         model = mlp()
         if hand is not None:
@@ -307,11 +311,11 @@ def test_parts_of_a_container_that_is_never_called(level):
 
 
 def test_sharded_models(level, group):
-    from torch.distributed.device_mesh import init_device_mesh
-
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
     if sharding.why_not():
         pytest.skip(sharding.why_not())
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
     mesh = init_device_mesh("cpu", (1,))
     with forced(level):
         model = fsdp.fully_shard(mlp(), mesh=mesh)

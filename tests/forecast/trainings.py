@@ -8,8 +8,8 @@ from ampcompat.abtest.recording import forced_run
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.support.torch_compat import features
 
-if not features.has_function_modes():
-    pytest.skip("forecasts need function modes, which came with torch 2.0", allow_module_level=True)
+if not features.is_version_within(oldest="2.1"):
+    pytest.skip("forecasts need torch 2.1", allow_module_level=True)
 
 from ampcompat.tools.forecast import forecast_json, recorded_forecast  # noqa: E402
 

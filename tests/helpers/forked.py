@@ -21,7 +21,7 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_parent
+from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_supervisor
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import device_startup, redirect_device
 from ampcompat.engine.session import process_state
@@ -115,8 +115,8 @@ def _command_with_runs(*arguments):
 
 
 def _fork_runs():
-    subprocess_parent.subprocess = types.SimpleNamespace(**vars(subprocess))
-    subprocess_parent.subprocess.Popen = _popen_run
+    subprocess_supervisor.subprocess = types.SimpleNamespace(**vars(subprocess))
+    subprocess_supervisor.subprocess.Popen = _popen_run
 
 
 def _popen_run(args, stdin, env, cwd, stdout, stderr):
@@ -137,7 +137,7 @@ class Forked:
 
     def __init__(self, function, *arguments, **options):
         self._process = start(function, *arguments, **options)
-        self.pid, self.kill = self._process.pid, self._process.kill
+        self.pid, self.kill, self.terminate = self._process.pid, self._process.kill, self._process.terminate
 
     @property
     def returncode(self):

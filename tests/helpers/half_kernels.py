@@ -24,11 +24,11 @@ def trains_in(dtype):
 
 @functools.lru_cache(maxsize=None)
 def convolves_in(dtype):
-    """Return whether embedding, convolution, linear and relu run forward and backward in ``dtype`` on the CPU."""
+    """Return whether embedding, convolution, linear, relu and tanh run forward and backward in ``dtype`` on the CPU."""
     try:
         letters = torch.nn.Embedding(3, 4).to(dtype)(torch.tensor([[0, 1, 2, 1]]))
         image = torch.nn.Conv2d(1, 1, 3).to(dtype)(letters.unsqueeze(1))
-        torch.nn.Linear(2, 1).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1))).sum().backward()
+        torch.nn.Linear(2, 1).to(dtype)(torch.relu(torch.nn.functional.max_pool2d(image, 1))).tanh().sum().backward()
     except RuntimeError:
         return False
     return True

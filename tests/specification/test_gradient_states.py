@@ -246,15 +246,20 @@ class Script(RuleBasedStateMachine):
                 expected.change(name, change(getattr(self.model, name), grad, how))
 
     @precondition(lambda self: self.expected.unchecked is None)
-    @rule(optimizer=st.integers(0, 1), limit=st.sampled_from([2.0**-6, 2.0**-5]))
-    def clip_master_params(self, optimizer, limit):
+    @rule(optimizer=st.integers(0, 1), limit=st.sampled_from([2.0**-6, 2.0**-5]), through_data=st.booleans())
+    def clip_master_params(self, optimizer, limit, through_data):
         expected, names = self.expected, self.expected.owned[optimizer]
         others = set().union(*[expected.owners(name) for name in names])
         if expected.not_finite.intersection(names) or any(map(expected.is_delayed, others)):
             return
         if not all(map(expected.is_clean, others)) or all(expected.grads[name] is None for name in names):
             return  # torch's own function cannot clip nothing
-        torch.nn.utils.clip_grad_value_(list(amp.master_params(self.optimizers[optimizer])), limit)
+        params = list(amp.master_params(self.optimizers[optimizer]))
+        if through_data:  # as ``clip_grad_value_`` did before torch 2.1
+            for grad in [param.grad for param in params if param.grad is not None]:
+                grad.data.clamp_(-limit, limit)
+        else:
+            torch.nn.utils.clip_grad_value_(params, limit)
         for name in names:
             if expected.grads[name] is not None:
                 expected.change(name, expected.grads[name].clamp(-limit, limit))

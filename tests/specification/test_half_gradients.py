@@ -3,6 +3,7 @@
 Expected values are a training by hand in float64, whose gradients the same lines of a script change.
 """
 
+import contextlib
 import copy
 import gc
 
@@ -28,6 +29,7 @@ from helpers.pairing import paired
 
 from ampcompat import amp
 from ampcompat.errors import AmpError
+from ampcompat.support.torch_compat import features
 
 RATE = 0.25
 cast_weights = settings_at("O2", "O3", "O5")
@@ -324,8 +326,9 @@ class Exact:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         initialize(setting, self.model, self.optimizer, **dict({"loss_scale": 2.0**12}, **options))
 
-    def backward(self, factor):
-        with amp.scale_loss(factor * self.model(INPUT.to(self.setting.high)).sum(), self.optimizer) as scaled_loss:
+    def backward(self, factor, is_scaled=True):
+        loss = factor * self.model(INPUT.to(self.setting.high)).sum()
+        with amp.scale_loss(loss, self.optimizer) if is_scaled else contextlib.nullcontext(loss) as scaled_loss:
             scaled_loss.backward()
 
     def masters(self):
@@ -412,17 +415,33 @@ def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(s
         assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
 
 
+def double_in_place(grad):
+    grad.mul_(2.0)
+
+
+def double_data(grad):
+    grad.data.mul_(2.0)
+
+
+def double_memory(grad):
+    grad.detach().numpy()[...] *= 2.0
+
+
 @with_masters
-def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(setting):
+@pytest.mark.parametrize("double", [double_in_place, double_data, double_memory])
+@pytest.mark.parametrize("is_scaled, are_masters_got_first", [(True, True), (True, False), (False, False)])
+def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(setting, is_scaled, are_masters_got_first, double):
     with session_of(setting):
         exact = Exact(setting)
-        for factor in FACTORS:
-            exact.backward(factor)
+        masters = list(amp.master_params(exact.optimizer))
+        for factor in FACTORS if is_scaled else FACTORS[:1]:
+            exact.backward(factor, is_scaled)
+        total = sum(FACTORS) if is_scaled else FACTORS[0]
         read_all(exact.model)
-        for master in amp.master_params(exact.optimizer):
-            master.grad.mul_(2.0)
+        for master in masters if are_masters_got_first else amp.master_params(exact.optimizer):
+            double(master.grad)
         exact.optimizer.step()
-        assert all(torch.equal(master, 1.0 - 2.0 * INPUT.double() * sum(FACTORS)) for master in exact.masters())
+        assert all(torch.equal(master, 1.0 - 2.0 * INPUT.double() * total) for master in exact.masters())
 
 
 # -- skipped steps, steps and copies -----------------------------------------------------------------------------------
@@ -506,7 +525,7 @@ def test_free_half_grads_is_a_bool():
 
 
 WIDTH = 256
-PROFILES = hasattr(torch, "profiler")
+PROFILES = features.is_version_within(oldest="1.10")
 
 
 def held_between_block_and_step(setting, read=False, **options):

@@ -122,12 +122,6 @@ class Reporting(torch.nn.Linear):
         return result, str(result.dtype)
 
 
-@pytest.fixture
-def compiler_forgets(compiled_before):
-    yield
-    torch._dynamo.reset()
-
-
 @pytest.mark.skipif(not compilers.TELLS_THAT_IT_TRACES, reason="this torch has no compiler that tells when it traces")
 @pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning", "ignore:The .grad attribute")  # the compiler's own
 @pytest.mark.parametrize("level, casting", [("O2", "O1"), ("O0", "O4")])

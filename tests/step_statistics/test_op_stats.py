@@ -17,8 +17,8 @@ from ampcompat.support.torch_compat import features, thread_context
 from ampcompat.tools.forced_levels import forced_level
 from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
 
-if not features.has_function_modes():
-    pytest.skip("calls are counted by function modes, which came with torch 2.0", allow_module_level=True)
+if not features.is_version_within(oldest="2.1"):
+    pytest.skip("calls are counted with torch 2.1 or newer", allow_module_level=True)
 if IS_STAND_IN:
     pytest.skip("float32, which stands in for half here, is what other calls run in too", allow_module_level=True)
 

@@ -14,7 +14,7 @@ from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
 from ..report_data import NOT_RUN, Report, write_atomically
 from .executors import add_recorded, run_process
-from .subprocess_parent import exit_code, sigterm_as_interrupt
+from .subprocess_supervisor import exit_code, sigterm_as_interrupt
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
 

@@ -7,7 +7,7 @@ from typing import Dict, NamedTuple
 
 from ...errors import AmpError
 from ..report_data import NOTHING_TO_RECORD, Run
-from .subprocess_parent import SubprocessRun
+from .subprocess_supervisor import SubprocessRun
 
 #: Seconds between checks of runs that do not signal their end; the longest wait for others (for Ctrl-C on Windows).
 POLL_INTERVAL, WAIT_AT_MOST = 0.1, 1.0

@@ -13,7 +13,7 @@ import torch
 
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
-from ...support.written_memory import WrittenMemory
+from ...support.unversioned_writes import WrittenMemory
 from ..op_table import expansion as op_rules
 from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers

@@ -1,12 +1,13 @@
 """A cache of the low-precision copies of weights that functions use at O1 and O4, each made once per iteration.
 
 A copy is valid for one version of a weight. While something may write to the weight's memory without moving the version
-(``written_memory``), the weight is cast again at each use.
+(``unversioned_writes``), the weight is cast again at each use.
 """
 
 import torch
 
 from ...support.torch_compat.fake_tensors import address, is_fake_type
+from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import (
     functorch_level,
     in_inference_mode,
@@ -36,7 +37,7 @@ def _is_plain(kind):
 
 def _is_cacheable(weight):
     """Return whether a weight has a version (not in inference mode) and memory (not if it is sparse)."""
-    return not (is_compiling() or getattr(weight, "is_inference", bool)() or weight.layout is not torch.strided)
+    return not is_compiling() and weight.layout is torch.strided and version_of(weight) is not None
 
 
 def _belongs_to_its_user(weight):

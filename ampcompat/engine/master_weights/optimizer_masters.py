@@ -46,6 +46,7 @@ class OptimizerMasters:
         self._optimizer = optimizer
         self._makes_masters = bool(policy.master_weights)
         self._session_masters = session_masters
+        self.writes = session_masters.writes  # what scripts may have written, to half params, masters and gradients
         self._pairs = OrderedDict()  # id(master) -> Pair
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
         self._has_begun = False  # the first backward pass

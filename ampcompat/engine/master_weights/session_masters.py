@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ...support.swapped_tensors import holders
+from ...support.unversioned_writes import WrittenMemory
 from ...support.watched_methods import watch_methods_in_place
-from ...support.written_memory import WrittenMemory
 from .grad_of_half_params import GradientsOnRead
 from .param_remainders.stored_master import restore, value_of
 from .take_written_values import kept_where_equal

@@ -281,7 +281,7 @@ class HeldGradients:
         for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
             if gradient is not None:
                 set_stored_gradient(model, gradient)
-                self._read[id(model)] = ReadGradient(model, master, is_shown=True)
+                self._read[id(model)] = ReadGradient(model, master, self._masters.writes)
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
@@ -305,7 +305,7 @@ class HeldGradients:
             with torch.no_grad():
                 add_gradients([master], [widened(stored, master)])
         set_stored_gradient(model, rounded(stored_gradient(master), model))
-        self._read[id(model)] = ReadGradient(model, master, is_shown=True)
+        self._read[id(model)] = ReadGradient(model, master, self._masters.writes)
         return stored_gradient(model)
 
     def _gradients_of_step(self):
@@ -322,7 +322,7 @@ class HeldGradients:
         if self._stepped:
             self._gradients_of_step().pop(id(model), None)
         if stored_gradient(master) is not None and not self._are_in_pass() and id(model) not in self._read:
-            self._read[id(model)] = ReadGradient(model, master, is_shown=False)
+            self._read[id(model)] = ReadGradient(model, master)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, and empty that.

@@ -14,23 +14,27 @@ class ReadGradient:
 
     Args:
         model, master: the half param and its master.
-        is_shown: whether ``.grad`` of the half param was made of the master's; otherwise the script has assigned it.
+        writes: a ``WrittenMemory``; None if the script has assigned the gradient. Otherwise ``.grad`` of the half param
+            was made of the master's.
     """
 
-    __slots__ = ("model", "_master", "_marks")
+    __slots__ = ("model", "_master", "_writes", "_shown", "_mark")
 
-    def __init__(self, model, master, is_shown):
-        self.model, self._master = model, master
-        self._marks = (mark_of(stored_gradient(model)), mark_of(stored_gradient(master))) if is_shown else None
+    def __init__(self, model, master, writes=None):
+        self.model, self._master, self._writes = model, master, writes
+        if writes is not None:
+            self._shown = stored_gradient(model)  # old torch makes a new object of ``.grad`` when nobody holds one
+            self._mark = mark_of(self._shown)
+            writes.watch([self._shown])
 
     def take(self):
         """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
         master, now = self._master, stored_gradient(self.model)
         exact = stored_gradient(master)
         set_stored_gradient(self.model, None)
-        if now is None or exact is None or self._marks is None:
+        if now is None or exact is None or self._writes is None:
             set_stored_gradient(master, None if now is None else widened(now, master))
-        elif not (is_unchanged(self._marks[0], mark_of(now)) and not is_unchanged(self._marks[1], mark_of(exact))):
+        elif not is_unchanged(self._mark, mark_of(now)) or self._shown in self._writes:
             self._take_changed(now, rounded(exact, now))
 
     def _take_changed(self, now, shown):

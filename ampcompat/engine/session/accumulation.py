@@ -16,7 +16,7 @@ from typing import Iterator, Optional, Sequence, Union
 import torch
 
 from ...errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
-from ...support.accumulation_groups import group_bounds
+from ...support.iterations_per_step import group_bounds
 from . import process_state
 from .argument_checks import check_loss, checked_count, is_optimizer
 from .scale_loss import WHERE_EQUAL

@@ -9,6 +9,7 @@ import torch
 from ...engine.casting import torch_compile
 from ...support.nested import floating_tensors
 from ...support.patching import PatchStack
+from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
 from ...support.uncopied_hook import ModuleHook
 from .largest_values import max_abs
@@ -131,7 +132,7 @@ class ActivationHooks:
         for tensor in floating_tensors(args, []):
             if not self._is_last(tensor):  # the last module's output has been recorded, results of functions have not
                 self._append(self.outputs, name, tensor)
-                self._last = weakref.ref(tensor), _version(tensor)
+                self._last = weakref.ref(tensor), version_of(tensor)
 
     def _is_training(self):
         return self._is_training_forward or torch.is_grad_enabled()  # reentrant checkpoints disable gradients
@@ -158,11 +159,11 @@ class ActivationHooks:
         for tensor in floating_tensors(output, []):
             if tensor.grad_fn is not None and not self._is_last(tensor):
                 tensor.register_hook(lambda gradient: self._gradient(name, gradient))
-            self._last = weakref.ref(tensor), _version(tensor)
+            self._last = weakref.ref(tensor), version_of(tensor)
 
     def _is_last(self, tensor):
         reference, version = self._last
-        return reference() is tensor and _version(tensor) == version
+        return reference() is tensor and version_of(tensor) == version
 
     def _gradient(self, name, gradient):
         if not self._is_removed and self.is_in_backward() and isinstance(gradient, torch.Tensor):
@@ -172,8 +173,3 @@ class ActivationHooks:
         value = self._measure(tensor)
         if value is not None:
             entries.append(Entry(name, value, tensor.dtype, tensor.numel()))
-
-
-def _version(tensor):
-    """Return the version counter of a tensor; None for an inference tensor, which has none."""
-    return None if getattr(tensor, "is_inference", bool)() else tensor._version

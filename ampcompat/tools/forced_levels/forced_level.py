@@ -19,7 +19,7 @@ from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
-from ...support.torch_compat import step_hooks
+from ...support.torch_compat import features, step_hooks
 from . import layers_outside_forward, refusals, refused_calls, trained_modules
 from .closure_before_forward import FirstSteps
 from .script_autocast import AutocastRegions
@@ -285,9 +285,8 @@ class ForcedLevel:
 
 
 def is_supported():
-    """Return whether levels can be forced with this torch: 2.1 has global optimizer hooks, and distinguishes passes."""
-    optim = sys.modules[torch.optim.Optimizer.__module__]
-    return hasattr(optim, "register_optimizer_step_pre_hook") and hasattr(torch._C, "_current_graph_task_id")
+    """Return whether levels can be forced with this torch: 2.1 has global optimizer hooks and hooks on gradients."""
+    return features.is_version_within(oldest="2.1")
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from .tensor_samples import Stats, TensorSamples
 #: The recorded steps in addition to the first two, as shares of the run.
 SHARES = (0.1, 0.4, 1.0)
 
-OLD_TORCH = "A forecast needs torch 2.0 or newer, which has function modes and global optimizer hooks; this is {}."
+OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks also run after a layer raises an error; this is {}."
 
 
 class Sampled(NamedTuple):
@@ -79,7 +79,7 @@ class ForecastObserver(Observer):
     is_watching = False  # as a source of events of a ``Recorder``: all steps are timed
 
     def __init__(self, steps):
-        if not features.has_function_modes():
+        if not features.is_version_within(oldest="2.1"):
             raise AmpError(OLD_TORCH.format(features.version()))
         self._recorded = {0, 1} | {int(share * (steps - 1)) for share in SHARES}
         self._samples = TensorSamples()

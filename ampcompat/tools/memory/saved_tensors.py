@@ -136,4 +136,5 @@ class _PackedTensor:
         return self._packed
 
     def __del__(self):
-        self._counter._remove(self._keys)
+        if hasattr(self, "_keys"):  # torch 2.2's compiler makes objects without ``__init__`` while it traces a hook
+            self._counter._remove(self._keys)

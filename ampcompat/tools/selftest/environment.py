@@ -9,7 +9,7 @@ import torch
 
 from ... import __version__
 from ...engine.casting import emulated_half_arithmetic
-from ...support.torch_compat import features
+from ...support.torch_compat import features, tested_releases
 from .results import MEASURED, OK, CheckResult
 
 
@@ -57,6 +57,6 @@ def _cuda(device):
 
 def check_version():
     """Yield a row: whether the test suite covers this torch. An untested one is not a failure."""
-    untested = features.untested()
+    untested = tested_releases.untested()
     tested = f"torch {features.version()} is tested"
     yield CheckResult("environment", "torch", MEASURED if untested else OK, untested or tested)

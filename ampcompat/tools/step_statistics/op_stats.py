@@ -18,7 +18,7 @@ from . import op_reasons
 from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
 
-OLD_TORCH = "Counting calls (--op-stats) requires torch 2.0 or newer, which has function modes; this is {}."
+OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks also run after a layer raises an error; this is {}."
 
 
 class Place(NamedTuple):
@@ -56,7 +56,7 @@ class OpStats(Observer):
     """
 
     def __init__(self, path=None, prints=True):
-        if not features.has_function_modes():
+        if not features.is_version_within(oldest="2.1"):
             raise AmpError(OLD_TORCH.format(features.version()))
         self._path, self._prints = path, prints
         self._modules = ModuleStack()

@@ -23,7 +23,7 @@ each_setting = pytest.mark.parametrize("setting", REAL)
 #: One setting of each of the levels O1, O2 and O5.
 each_mixed_level = pytest.mark.parametrize("setting", [each for each in REAL if each.id in ("O1-native", "O2", "O5")])
 pytestmark = [
-    pytest.mark.usefixtures("compiled_before"),
+    pytest.mark.usefixtures("compiler_forgets"),
     pytest.mark.filterwarnings("ignore"),  # torchao's own, on names of torch; torch's, on torchao's classes
 ]
 STEPS = 8
@@ -201,5 +201,4 @@ def test_compiled_with_reduced_overhead_a_model_computes_the_same(setting):
         model = Small()
         model, optimizer = initialize(setting, model, sgd(model.parameters()))
         found = losses_of(torch.compile(model, mode="reduce-overhead"), optimizer)
-    torch._dynamo.reset()
     assert_same_losses(found, expected)

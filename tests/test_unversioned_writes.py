@@ -9,7 +9,7 @@ import torch
 from helpers.threads import in_threads
 
 from ampcompat.support.patching import PatchStack
-from ampcompat.support.written_memory import WrittenMemory
+from ampcompat.support.unversioned_writes import WrittenMemory
 
 
 @pytest.fixture

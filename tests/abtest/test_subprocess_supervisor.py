@@ -7,7 +7,7 @@ import types
 import pytest
 
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.abtest.running.subprocess_parent import SubprocessRun, _tail
+from ampcompat.abtest.running.subprocess_supervisor import SubprocessRun, _tail
 
 STEP = {"step": 0, "loss": [[0, 1.0]], "scale": [[0, 1.0]], "skipped": False, "seconds": 0.1, "samples": None}
 
