@@ -188,8 +188,6 @@ class StepSkips:
             if scaler in self.deferred:
                 check_overflow(scaler, loss_id, records)
 
-    def copied_for(self, optimizer, on_skip):
-        """Return the skips of a copied optimizer, which shares the checks: these belong to the session."""
-        twin = StepSkips(optimizer, on_skip)
-        twin._next, twin._last = list(self._next), list(self._last)
-        return twin
+    def continue_from(self, original):
+        """Skip the steps of a copied optimizer by the checks of the original one."""
+        self._next, self._last = list(original._next), list(original._last)

@@ -4,7 +4,6 @@ It makes them, puts them into ``param_groups``, gives them gradients, and rounds
 chunks of ``half_and_master_chunks`` and ``param_remainders.stored_chunk``.
 """
 
-import copy
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -88,23 +87,31 @@ class OptimizerMasters:
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
         return self._replace_params(groups, {})
 
-    def make_new(self, originals):
+    def make_new(self, originals, pairs=()):
         """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
 
         ``rollback`` undoes it.
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+            pairs: (model, master) pairs that the optimizer, a copy, has already; those of a pickled one are found.
         """
         self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
-        unpickled = [Pair(*pair) for pair in pickled_optimizers.take_pairs(self._optimizer)]
+        unpickled = pickled_optimizers.take_pairs(self._optimizer)
         if unpickled and not self._makes_masters:
             raise AmpError(
                 "An optimizer was pickled with float32 master weights, which this opt_level does not have. Call "
                 "amp.initialize at O2 or O5 before amp.scale_loss gets it."
             )
-        self._add(unpickled)
+        self._add([Pair(*pair) for pair in [*pairs, *unpickled]])
         self._replace_params(self._optimizer.param_groups, originals)
+
+    def continue_from(self, original):
+        """Treat these masters, those of a deep copy, as the ``original`` ones: have they been stepped on?"""
+        self._has_begun = original._has_begun
+        is_new = any([chunk.is_new for chunk in original.chunks])
+        for chunk in self.chunks:
+            chunk.is_new = is_new
 
     def _replace_params(self, groups, originals):
         """Replace half params by masters; move their optimizer state to the masters, in float32."""
@@ -300,16 +307,3 @@ class OptimizerMasters:
         """Set gradients of the half params to None, or to 0."""
         for chunk in self.chunks:
             chunk.clear_half_gradients(set_to_none)
-
-    def copied_to(self, optimizer, memo):
-        """Return the masters of ``optimizer``, the deep copy that ``memo`` belongs to."""
-        twin = OptimizerMasters.__new__(OptimizerMasters)
-        vars(twin).update(vars(self), _optimizer=optimizer, _before=None)
-        memo[id(self)] = twin
-        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
-        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
-        twin.chunks = copy.deepcopy(self.chunks, memo)
-        for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
-            master.grad = None
-        self.watch([param for pair in pairs for param in pair])
-        return twin

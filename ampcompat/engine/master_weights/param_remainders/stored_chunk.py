@@ -1,6 +1,5 @@
 """Chunks of masters that are stored between steps (``stored_master``), and have their values at the same time."""
 
-import copy
 import weakref
 
 import torch
@@ -276,9 +275,6 @@ class RemainderChunk(MasterChunk):
             if half is not None:
                 set_stored_gradient(model, None)
         return dropped
-
-    def _for_pairs(self, pairs, memo):
-        return RemainderChunk(pairs, copy.deepcopy(self._owner(), memo))
 
 
 def _is_rounded(model, master):
