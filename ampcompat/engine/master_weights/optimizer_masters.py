@@ -39,7 +39,8 @@ class OptimizerMasters:
         policy = configuration.policy
         self.dtype = policy.dtypes.high
         self.are_stored = configuration.stores_remainders  # between steps, by ``param_remainders``
-        self._keeps_gradients = configuration.shows_half_gradients  # until the next pass
+        self.keeps_gradients = configuration.shows_half_gradients  # until the next pass
+        self.writes = session_masters.writes
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer
@@ -138,19 +139,11 @@ class OptimizerMasters:
     def _add(self, pairs):
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         self.chunks += self._chunks_of(pairs)
-        self.watch([param for pair in pairs for param in pair])
+        self.writes.watch([param for pair in pairs for param in pair])
 
     def _chunks_of(self, pairs):
         stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
         return chunks_of(rest) + stored
-
-    def watch(self, params):
-        """Note what scripts write to these half params or masters from now on."""
-        self._session_masters.writes.watch(params)
-
-    def leave_memory(self, masters):
-        """Note no more what scripts write to where these masters were."""
-        self._session_masters.writes.leave_memory(masters)
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
@@ -209,11 +202,10 @@ class OptimizerMasters:
                 pass) leave the low bits of the masters alone.
         """
         self._has_begun = True
-        writes = self._session_masters.writes
-        may_have_moved = bool(writes)
+        may_have_moved = bool(self.writes)
         for chunk in self.chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(writes, chunk.is_new and self._session_masters.are_weights_shared_by_hand())
+                chunk.refresh(self.writes, chunk.is_new and self._session_masters.are_weights_shared_by_hand())
         if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
             self._follow_models()
 
@@ -245,10 +237,6 @@ class OptimizerMasters:
         """Return the chunks whose masters are stored now."""
         return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
 
-    def end_step_of(self, chunk):
-        """Round the masters of one chunk into the model, and store them again."""
-        chunk.end_step(self._session_masters.writes, self._keeps_gradients)
-
     def are_on_cuda(self):
         """Return whether the first master is on a CUDA device."""
         masters = [pair.master for pair in list(self._pairs.values())[:1]]
@@ -264,7 +252,7 @@ class OptimizerMasters:
         if self.chunks:
             with torch.set_grad_enabled(False):  # half the time of ``no_grad``
                 for chunk in self.chunks:
-                    chunk.round_into_models(self._session_masters.writes)
+                    chunk.round_into_models(self.writes)
 
     def finish_step(self):
         """Round the masters into the model. Before the first step every half param is compared with its master."""

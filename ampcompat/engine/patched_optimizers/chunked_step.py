@@ -74,7 +74,7 @@ class _ChunkedStep:
             [chunk.masters for chunk in chunks],
             self._step,
             [lambda chunk=chunk: chunk.begin_step(takes_half) for chunk in chunks],
-            [lambda chunk=chunk: record.masters.end_step_of(chunk) for chunk in chunks],
+            [chunk.end_step for chunk in chunks],
         )
         return result if closure is None else loss
 
