@@ -7,13 +7,6 @@
     methods         the optimizer's own methods that ``replaced_methods.attach`` has replaced
     open_blocks     the ``scale_loss`` blocks that are open
 
-One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``, then ``optimizer.step()``):
-
-    enter   gradients of earlier passes are multiplied by the loss scale, or set aside
-    body    backward adds scaled gradients
-    exit    float32 gradients are divided by the scale in place, half ones in float32 as they move to their masters
-    step    skipped if one of them was inf or nan; otherwise the optimizer steps, and masters are rounded into the model
-
 Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``zero_grad``), never its class.
 """
 
