@@ -40,7 +40,6 @@ class OptimizerMasters:
         self.dtype = policy.dtypes.high
         self.are_stored = configuration.stores_remainders  # between steps, by ``param_remainders``
         self.keeps_gradients = configuration.shows_half_gradients  # until the next pass
-        self.writes = session_masters.writes
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer
