@@ -110,8 +110,8 @@ FAULTS_OF_TRAINING = [
     Fault(
         "every later step skipped too",
         "StepSkips.take",
-        "taken, self._next = self._next, []",
-        "taken = self._next",
+        "self._next, self._last, self._are_cleared = [], self._next, False",
+        "self._last, self._are_cleared = list(self._next), False",
         BLOCKS,
     ),
     Fault(

@@ -1,7 +1,5 @@
 """Gradients of half params on their way to the masters: the memory that they share, and who may keep it."""
 
-import copy
-
 import pytest
 import torch
 from helpers.precision import HIGH, LOW
@@ -124,16 +122,6 @@ def test_gradients_that_masters_still_have_are_added_to_and_not_written_over():
     given = give(chunk, 7.0)
     chunk.move_gradients(halve_)
     check([master.grad - value for master, value in zip(chunk.masters, before)], given)
-
-
-def test_a_copied_chunk_shares_no_memory():
-    (chunk,) = half_and_master_chunks.chunks_of(make_pairs())
-    given = give(chunk)
-    copies = taken(chunk)
-    twin = copy.deepcopy(chunk)
-    give(twin, 5.0)
-    taken(twin)
-    check(copies, given)
 
 
 def test_at_most_so_many_elements_share_a_pool(monkeypatch):

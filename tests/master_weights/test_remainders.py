@@ -14,7 +14,7 @@ def restored(values):
     """Return what is restored of the weights and the remainders of float32 values."""
     weights, found = values.to(torch.bfloat16).view(torch.int16), values.clone()
     ties = remainder_bits.split(found, weights)
-    remainder_bits.spare_memory(found).fill_(float("nan"))
+    found.view(torch.int16)[found.numel() :].fill_(-1)  # the second half of the memory is free
     remainder_bits.join(found, weights, ties)
     return found, ties
 

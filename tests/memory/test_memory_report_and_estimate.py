@@ -145,7 +145,7 @@ def test_an_optimizer_that_cannot_be_made_again_gets_no_prediction_but_a_reason(
 
     report = ampcompat.memory_report(model, optimizer, step)
     assert report.predicted is None
-    assert "No prediction: The optimizer could not be made" in str(report)
+    assert "No prediction: The optimizer could not be created" in str(report)
 
 
 def test_a_step_that_raises_raises_and_leaves_all_as_it_was():

@@ -12,6 +12,7 @@ from ...errors import AmpError
 from ...support.notices import is_first_rank
 from ..patched_optimizers.master_params import prepared_params
 from ..session import process_state
+from ..session.training_session import Session
 from .old_api import handle_of
 from .properties import Properties
 
@@ -48,8 +49,8 @@ def _is_initialized(session):
     return session is not None and not (session.enabled and not session.is_initialized())
 
 
-def _session_variable(name, show, assign, doc, exists=_is_initialized):
-    """Return a property that shows something of the current session.
+def _session_variable(name, show, doc, assign=None, exists=_is_initialized):
+    """Return a property that shows something of the current session, and can be assigned if ``assign`` is given.
 
     Until ``exists`` says that the session has it, it is what a script assigned, or absent.
     """
@@ -64,23 +65,14 @@ def _session_variable(name, show, assign, doc, exists=_is_initialized):
 
     def set(self, value):
         session = process_state.current()
-        if exists(session):
+        if not exists(session):
+            vars(self)[name] = value
+        elif assign is not None:
             assign(session, value)
         else:
-            vars(self)[name] = value
+            raise AmpError(f"_amp_state.{name} says what amp.initialize decided; it cannot be changed afterwards.")
 
     return property(get, set, doc=doc)
-
-
-def _assign_scalers(session, scalers):
-    session.scalers = scalers
-
-
-def _refuse(name):
-    def assign(session, value):
-        raise AmpError(f"_amp_state.{name} says what amp.initialize decided; it cannot be changed afterwards.")
-
-    return assign
 
 
 class AmpStateModule(types.ModuleType):
@@ -90,14 +82,12 @@ class AmpStateModule(types.ModuleType):
     def _amp_state(self):
         return self
 
-    opt_properties = _session_variable(
-        "opt_properties", OptionsView, _refuse("opt_properties"), "The options chosen by ``initialize``."
-    )
+    opt_properties = _session_variable("opt_properties", OptionsView, "The options chosen by ``initialize``.")
     loss_scalers = _session_variable(
-        "loss_scalers", lambda session: session.scalers, _assign_scalers, "The list of loss scalers."
+        "loss_scalers", Session.scalers.fget, "The list of loss scalers.", assign=Session.scalers.fset
     )
     handle = _session_variable(
-        "handle", handle_of, _refuse("handle"), "The result of ``amp.init``.", lambda session: session is not None
+        "handle", handle_of, "The result of ``amp.init``.", exists=lambda session: session is not None
     )
 
     @property

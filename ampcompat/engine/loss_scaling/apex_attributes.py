@@ -107,7 +107,8 @@ class ApexNames:
         """Call a client's ``update_scale`` and return its result as an ``OverflowCheck``."""
         self.sync()
         self._overflowed, skips = False, self.skips_in_a_row
-        check = OverflowCheck.of(bool(self.update_scale()))
+        check = OverflowCheck(self, [])
+        check.result = bool(self.update_scale())
         self._found.take()
         self.skips_in_a_row = skips + 1 if check.result else 0
         return check

@@ -152,7 +152,7 @@ class LossScaler(ApexNames):
             on_device: every optimizer accepts ``found_inf``, so update the scale on the device.
             groups: process groups to reduce the flags over, in addition to the scaler's own.
         """
-        check = OverflowCheck(all_reduced(self._found.take(), self.process_group, *groups))
+        check = OverflowCheck(self, all_reduced(self._found.take(), self.process_group, *groups))
         on_device = on_device and self._can_update_on_device(check)
         uses_host = not on_device or self._on_device is None
         if self._pending and (uses_host or len(self._pending) >= MAX_UNREAD_CHECKS):
@@ -212,7 +212,7 @@ class LossScaler(ApexNames):
 
     def _can_update_on_device(self, check):
         plain = self.dynamic and self._hysteresis == 1 and self._floor() <= self._scale <= self._max_loss_scale
-        return plain and check.has_one_flag() and features.has_fused_scale_update(check.flags[0].device.type)
+        return plain and len(check.flags) == 1 and features.has_fused_scale_update(check.flags[0].device.type)
 
     def _update_on_device(self, flag):
         if self._on_device is None:

@@ -24,20 +24,15 @@ class OverflowCheck:
     """The result of one overflow check, on the device until it is read.
 
     Args:
+        scaler: the ``LossScaler`` that it is of.
         flags: float32 tensors of shape (), not 0 after an overflow; none where overflows are not looked for.
     """
 
-    def __init__(self, flags):
+    def __init__(self, scaler, flags):
+        self.scaler = scaler
         self.flags = flags
         self.result = None if flags else False  # None until it is read
         self._callbacks = []
-
-    @classmethod
-    def of(cls, result):
-        """Return a check whose result, a bool, is known."""
-        check = cls([])
-        check.result = result
-        return check
 
     def overflowed(self):
         """Return whether there was an overflow, as a bool. The first call synchronizes with the device.
@@ -48,10 +43,6 @@ class OverflowCheck:
             real = [flag for flag in self.flags if not fake_tensors.is_fake_type(type(flag))]
             self.result = any([flag.item() != 0.0 for flag in real])
         return self.result
-
-    def has_one_flag(self):
-        """Return whether there is one flag, which an optimizer could take as its ``found_inf``."""
-        return len(self.flags) == 1
 
     def add_callback(self, callback):
         """Call ``callback()`` once the scale is updated after this overflow, if it is one."""
@@ -82,7 +73,7 @@ def check_overflow(scaler, loss_id, records, groups=()):
     for record in records:
         record.skips.deferred.pop(scaler, None)
         if scaler.checks_overflow or check.result:
-            record.skips.add(check, scaler, loss_id)
+            record.skips.add(check, loss_id)
     if check.result:  # only a client's ``update_scale`` reads the result at once
         check.run_callbacks()
     return check
@@ -114,17 +105,17 @@ class StepSkips:
     def __init__(self, optimizer, on_skip):
         self._optimizer = optimizer
         self._on_skip = on_skip
-        self._next = []  # (OverflowCheck, scaler) for the next step
-        self._last = []  # the checks that the last step used
+        self._next = []  # each ``OverflowCheck`` for the next step
+        self._last = []  # those that the last step used
         self._are_cleared = True  # its gradients, as far as ``gradients_cleared`` was called
         self.deferred = {}  # scaler -> (loss_id, records): see ``defer_check``
 
-    def add(self, check, scaler, loss_id):
+    def add(self, check, loss_id):
         """Skip the next step if ``check`` is an overflow."""
-        check.add_callback(functools.partial(self._on_skip, loss_id, scaler))
+        check.add_callback(functools.partial(self._on_skip, loss_id, check.scaler))
         if len(self._next) >= MAX_UNREAD_CHECKS:  # many passes without a step: keep the overflows only
-            self._next = [waiting for waiting in self._next if waiting[0].overflowed()]
-        self._next.append((check, scaler))
+            self._next = [waiting for waiting in self._next if waiting.overflowed()]
+        self._next.append(check)
 
     def gradients_cleared(self):
         """Forget the checks of the next step: the gradients that they are of were cleared. The scale still follows."""
@@ -136,7 +127,7 @@ class StepSkips:
 
     def skip_until_cleared(self):
         """Skip the next step as the last one, unless ``gradients_cleared`` comes before it."""
-        self._next += [(check, None) for check in self._last]
+        self._next += self._last
 
     def has_checks(self):
         """Return whether there are checks of the next step or of the last one."""
@@ -144,7 +135,7 @@ class StepSkips:
 
     def is_next_skipped(self):
         """Return whether the next step will be skipped. Synchronizes with the device."""
-        return any(check.overflowed() for check, _ in self._next)
+        return any(check.overflowed() for check in self._next)
 
     def takes_found_inf(self):
         """Return whether the optimizer accepts ``found_inf`` and skips on the device (torch's fused optimizers)."""
@@ -156,24 +147,19 @@ class StepSkips:
             self._check_deferred()
         if not self._next or not self.takes_found_inf():
             return None
-        checks = [check for check, _ in self._next]
-        if not all([check.has_one_flag() for check in checks]):
+        flags = [flag for check in self._next for flag in check.flags]
+        if not all([len(check.flags) == 1 for check in self._next]) or len({flag.device for flag in flags}) > 1:
             return None
-        flags = [check.flags[0] for check in checks]
-        if len({flag.device for flag in flags}) > 1:
-            return None
-        self._next, self._last, self._are_cleared = [], checks, False
+        self._next, self._last, self._are_cleared = [], self._next, False
         return flags[0] if len(flags) == 1 else torch.stack(flags).max()
 
     def take(self):
         """Return whether to skip the step that begins now, and update the scalers. Synchronizes with the device."""
         if self.deferred:
             self._check_deferred()
-        taken, self._next = self._next, []
-        self._last, self._are_cleared = [check for check, _ in taken], False
-        for _, scaler in taken:
-            if scaler is not None:
-                scaler.sync()
+        self._next, self._last, self._are_cleared = [], self._next, False
+        for check in self._last:
+            check.scaler.sync()
         return self.was_last_skipped()
 
     def was_last_skipped(self):
@@ -188,8 +174,6 @@ class StepSkips:
             if scaler in self.deferred:
                 check_overflow(scaler, loss_id, records)
 
-    def copied_for(self, optimizer, on_skip):
-        """Return the skips of a copied optimizer, which shares the checks: these belong to the session."""
-        twin = StepSkips(optimizer, on_skip)
-        twin._next, twin._last = list(self._next), list(self._last)
-        return twin
+    def continue_from(self, original):
+        """Skip the steps of a copied optimizer by the checks of the original one."""
+        self._next, self._last = list(original._next), list(original._last)

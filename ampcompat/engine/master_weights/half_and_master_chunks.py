@@ -1,7 +1,6 @@
 """Half params and their masters in chunks: values and gradients are copied between them, chunk by chunk."""
 
 import collections
-import copy
 import itertools
 import operator
 
@@ -146,14 +145,6 @@ class MasterChunk:
     def stored_memory(self):
         """Return the tensors that masters without values are stored in: none. Memory measurement uses it."""
         return []
-
-    def __deepcopy__(self, memo):
-        twin = self._for_pairs(copy.deepcopy(list(zip(self.models, self.masters)), memo), memo)
-        twin.is_new = self.is_new
-        return twin
-
-    def _for_pairs(self, pairs, memo):
-        return MasterChunk(pairs, self._pool and gradient_pool.GradientPool([master for _, master in pairs]))
 
 
 def _versions(params):

@@ -4,7 +4,6 @@ It makes them, puts them into ``param_groups``, gives them gradients, and rounds
 chunks of ``half_and_master_chunks`` and ``param_remainders.stored_chunk``.
 """
 
-import copy
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -40,7 +39,7 @@ class OptimizerMasters:
         policy = configuration.policy
         self.dtype = policy.dtypes.high
         self.are_stored = configuration.stores_remainders  # between steps, by ``param_remainders``
-        self._keeps_gradients = configuration.shows_half_gradients  # until the next pass
+        self.keeps_gradients = configuration.shows_half_gradients  # until the next pass
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer
@@ -89,23 +88,31 @@ class OptimizerMasters:
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
         return self._replace_params(groups, {})
 
-    def make_new(self, originals):
+    def make_new(self, originals, pairs=()):
         """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
 
         ``rollback`` undoes it.
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
+            pairs: (model, master) pairs that the optimizer, a copy, has already; those of a pickled one are found.
         """
         self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
-        unpickled = [Pair(*pair) for pair in pickled_optimizers.take_pairs(self._optimizer)]
+        unpickled = pickled_optimizers.take_pairs(self._optimizer)
         if unpickled and not self._makes_masters:
             raise AmpError(
                 "An optimizer was pickled with float32 master weights, which this opt_level does not have. Call "
                 "amp.initialize at O2 or O5 before amp.scale_loss gets it."
             )
-        self._add(unpickled)
+        self._add([Pair(*pair) for pair in [*pairs, *unpickled]])
         self._replace_params(self._optimizer.param_groups, originals)
+
+    def continue_from(self, original):
+        """Treat these masters, those of a deep copy, as the ``original`` ones: have they been stepped on?"""
+        self._has_begun = original._has_begun
+        is_new = any([chunk.is_new for chunk in original.chunks])
+        for chunk in self.chunks:
+            chunk.is_new = is_new
 
     def _replace_params(self, groups, originals):
         """Replace half params by masters; move their optimizer state to the masters, in float32."""
@@ -132,19 +139,11 @@ class OptimizerMasters:
     def _add(self, pairs):
         self._pairs.update((id(pair.master), pair) for pair in pairs)
         self.chunks += self._chunks_of(pairs)
-        self.watch([param for pair in pairs for param in pair])
+        self.writes.watch([param for pair in pairs for param in pair])
 
     def _chunks_of(self, pairs):
         stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
         return chunks_of(rest) + stored
-
-    def watch(self, params):
-        """Note what scripts write to these half params or masters from now on."""
-        self._session_masters.writes.watch(params)
-
-    def leave_memory(self, masters):
-        """Note no more what scripts write to where these masters were."""
-        self._session_masters.writes.leave_memory(masters)
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
@@ -203,11 +202,10 @@ class OptimizerMasters:
                 pass) leave the low bits of the masters alone.
         """
         self._has_begun = True
-        writes = self._session_masters.writes
-        may_have_moved = bool(writes)
+        may_have_moved = bool(self.writes)
         for chunk in self.chunks:
             if chunk.is_new or not new_only:
-                chunk.refresh(writes, chunk.is_new and self._session_masters.are_weights_shared_by_hand())
+                chunk.refresh(self.writes, chunk.is_new and self._session_masters.are_weights_shared_by_hand())
         if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
             self._follow_models()
 
@@ -239,10 +237,6 @@ class OptimizerMasters:
         """Return the chunks whose masters are stored now."""
         return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
 
-    def end_step_of(self, chunk):
-        """Round the masters of one chunk into the model, and store them again."""
-        chunk.end_step(self._session_masters.writes, self._keeps_gradients)
-
     def are_on_cuda(self):
         """Return whether the first master is on a CUDA device."""
         masters = [pair.master for pair in list(self._pairs.values())[:1]]
@@ -258,7 +252,7 @@ class OptimizerMasters:
         if self.chunks:
             with torch.set_grad_enabled(False):  # half the time of ``no_grad``
                 for chunk in self.chunks:
-                    chunk.round_into_models(self._session_masters.writes)
+                    chunk.round_into_models(self.writes)
 
     def finish_step(self):
         """Round the masters into the model. Before the first step every half param is compared with its master."""
@@ -301,16 +295,3 @@ class OptimizerMasters:
         """Set gradients of the half params to None, or to 0."""
         for chunk in self.chunks:
             chunk.clear_half_gradients(set_to_none)
-
-    def copied_to(self, optimizer, memo):
-        """Return the masters of ``optimizer``, the deep copy that ``memo`` belongs to."""
-        twin = OptimizerMasters.__new__(OptimizerMasters)
-        vars(twin).update(vars(self), _optimizer=optimizer, _before=None)
-        memo[id(self)] = twin
-        pairs = [Pair(*copy.deepcopy(tuple(pair), memo)) for pair in self._pairs.values()]
-        twin._pairs = OrderedDict((id(pair.master), pair) for pair in pairs)
-        twin.chunks = copy.deepcopy(self.chunks, memo)
-        for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
-            master.grad = None
-        self.watch([param for pair in pairs for param in pair])
-        return twin

@@ -6,6 +6,7 @@ that has a few tiny params.
 """
 
 import copy
+import functools
 import sys
 from collections import OrderedDict, defaultdict
 
@@ -68,15 +69,15 @@ class _ChunkedStep:
             return self._step(*args, **kwargs)
         loss = None if closure is None else closure()  # its first backward pass stores the masters
         chunks = [chunk for chunk in record.masters.stored_chunks() if chunk.has_gradients()]
-        takes_half = record.gradients.are_half_stepped_on()
-        result = step_in_parts(
-            record.optimizer,
-            [chunk.masters for chunk in chunks],
-            self._step,
-            [lambda chunk=chunk: chunk.begin_step(takes_half) for chunk in chunks],
-            [lambda chunk=chunk: record.masters.end_step_of(chunk) for chunk in chunks],
-        )
+        parts = [(chunk.masters, functools.partial(self._step_on, chunk)) for chunk in chunks]
+        result = step_in_parts(record.optimizer, parts or [([], self._step)])
         return result if closure is None else loss
+
+    def _step_on(self, chunk):
+        chunk.begin_step(self._record.gradients.are_half_stepped_on())
+        result = self._step()
+        chunk.end_step()
+        return result
 
 
 def _closure_of(args, kwargs):
@@ -100,34 +101,29 @@ def _hidden_hooks(optimizer, patches):
     return found
 
 
-def step_in_parts(optimizer, parts, step, begin=(), end=()):
+def step_in_parts(optimizer, parts):
     """Step an optimizer on some of its params after others.
 
     Args:
         optimizer: the optimizer.
-        parts: lists of its params. Those that are in none of them are stepped on with the first.
-        step: the optimizer's ``step``; called without arguments for each part, and once if there are none.
-        begin, end: functions without arguments, called before and after each part; none, or one for each.
+        parts: (some of its params, a function without arguments that steps on them) pairs, at least one. Params that
+            are in none are stepped on with the first.
 
     Returns:
-        What the last ``step`` has returned.
+        What the last step has returned.
     """
     groups = list(optimizer.param_groups)
     params = [list(group["params"]) for group in groups]
-    part_of = {id(param): number for number, part in enumerate(parts) for param in part}
+    part_of = {id(param): number for number, (part, _) in enumerate(parts) for param in part}
     counts, result = _Counts(optimizer, groups), None
     try:
-        for number in range(max(len(parts), 1)):
+        for number, (_, step) in enumerate(parts):
             own = [[param for param in each if part_of.get(id(param), 0) == number] for each in params]
             optimizer.param_groups[:] = [group for group, each in zip(groups, own) if each or number == 0]
             for group, each in zip(groups, own):
                 group["params"][:] = each
-            if begin:
-                begin[number]()
             counts.restore(optimizer)
             result = step()
-            if end:
-                end[number]()
     finally:
         optimizer.param_groups[:] = groups
         for group, each in zip(groups, params):
@@ -200,7 +196,8 @@ def _trial(optimizer, in_parts):
         for index, param in enumerate(params):
             numbers = torch.arange(index, index + param.numel(), dtype=param.dtype, device=param.device)
             param.grad = numbers.cos_().mul_(size).view_as(param)
-        step_in_parts(twin, [[param] for param in params] if in_parts else [], step)
+        parts = [([param], step) for param in params] if in_parts else []
+        step_in_parts(twin, parts or [(params, step)])
     found = [(param.detach(), twin.state.get(param)) for param in params]
     of_all = {key: entry for key, entry in twin.state.items() if not isinstance(key, torch.Tensor)}
     return found, of_all, [_options(group) for group in twin.param_groups]

@@ -369,9 +369,7 @@ class HeldGradients:
         self._set_aside, self._read, self._shown, self._stepped = [], {}, {}, ()
         self.state = Unscaled()
 
-    def copied_to(self, record, memo):
-        """Return the gradients of ``record``, the record of a deep copy."""
-        twin = HeldGradients(record)
-        if isinstance(self.state, Scaled):
-            twin.state = self.state
-        return twin
+    def continue_from(self, original):
+        """Take over the scale of delayed passes: these gradients are deep copies of the ``original`` ones."""
+        if isinstance(original.state, Scaled):
+            self.state = original.state

@@ -7,15 +7,10 @@
     methods         the optimizer's own methods that ``replaced_methods.attach`` has replaced
     open_blocks     the ``scale_loss`` blocks that are open
 
-One iteration (``with scale_loss(loss, optimizer) as scaled: scaled.backward()``, then ``optimizer.step()``):
-
-    enter   gradients of earlier passes are multiplied by the loss scale, or set aside
-    body    backward adds scaled gradients
-    exit    float32 gradients are divided by the scale in place, half ones in float32 as they move to their masters
-    step    skipped if one of them was inf or nan; otherwise the optimizer steps, and masters are rounded into the model
-
 Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``zero_grad``), never its class.
 """
+
+import copy
 
 from ..loss_scaling.overflow_all_reduce import groups_of
 from ..loss_scaling.overflow_check import StepSkips
@@ -37,9 +32,10 @@ class OptimizerRecord:
         configuration: the ``Configuration`` of its ``amp.initialize``.
         session: the ``Session``.
         originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
+        pairs: the (model, master) pairs of a copied optimizer.
     """
 
-    def __init__(self, optimizer, configuration, session, originals):
+    def __init__(self, optimizer, configuration, session, originals, pairs=()):
         self.optimizer = optimizer
         self.configuration = configuration
         self.session = session
@@ -48,7 +44,7 @@ class OptimizerRecord:
         self.skips = StepSkips(optimizer, self.step_skipped)
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
-        self.masters.make_new(originals)
+        self.masters.make_new(originals, pairs)
         self.find_process_groups()
 
     def open_passes(self):
@@ -93,11 +89,11 @@ class OptimizerRecord:
 
     def copied_to(self, twin, memo):
         """Return the record of ``twin``, a deep copy of the optimizer that ``memo`` belongs to. No block is open."""
-        record = OptimizerRecord.__new__(OptimizerRecord)
-        memo[id(self)] = record
-        record.optimizer, record.configuration, record.session = twin, self.configuration, self.session
-        record.open_blocks, record.methods, record.process_groups = [], None, self.process_groups
-        record.skips = self.skips.copied_for(twin, record.step_skipped)
-        record.masters = self.masters.copied_to(twin, memo)
-        record.gradients = self.gradients.copied_to(record, memo)
+        pairs = [copy.deepcopy(tuple(pair), memo) for pair in self.pairs()]
+        for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
+            master.grad = None
+        record = OptimizerRecord(twin, self.configuration, self.session, {}, pairs)
+        record.skips.continue_from(self.skips)
+        record.masters.continue_from(self.masters)
+        record.gradients.continue_from(self.gradients)
         return record

@@ -285,7 +285,7 @@ class ForcedLevel:
 
 
 def is_supported():
-    """Return whether levels can be forced with this torch: 2.1 has global hooks of optimizers, and of gradients."""
+    """Return whether levels can be forced with this torch: 2.1 has global optimizer hooks and hooks on gradients."""
     return features.is_version_within(oldest="2.1")
 
 

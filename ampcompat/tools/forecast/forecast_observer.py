@@ -22,7 +22,7 @@ from .tensor_samples import Stats, TensorSamples
 #: The recorded steps in addition to the first two, as shares of the run.
 SHARES = (0.1, 0.4, 1.0)
 
-OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks also run after a layer that raises; this is {}."
+OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks also run after a layer raises an error; this is {}."
 
 
 class Sampled(NamedTuple):

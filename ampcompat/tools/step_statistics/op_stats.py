@@ -18,7 +18,7 @@ from . import op_reasons
 from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
 
-OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks also run after a layer that raises; this is {}."
+OLD_TORCH = "--op-stats needs torch 2.1 or newer, whose hooks also run after a layer raises an error; this is {}."
 
 
 class Place(NamedTuple):

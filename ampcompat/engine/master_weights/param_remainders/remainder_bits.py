@@ -128,11 +128,6 @@ def stored_in(values):
     return values.view(torch.int16)[: values.numel()]
 
 
-def spare_memory(values):
-    """Return the second half of it, as bfloat16: free once ``split`` was called, and until ``join``."""
-    return values.view(torch.bfloat16)[values.numel() :]
-
-
 def _pieces(values):
     size = PIECE if values.device.type == "cpu" else DEVICE_PIECE
     return [(start, min(start + size, values.numel())) for start in range(0, values.numel(), size)]

@@ -1,6 +1,5 @@
 """Chunks of masters that are stored between steps (``stored_master``), and have their values at the same time."""
 
-import copy
 import weakref
 
 import torch
@@ -28,7 +27,7 @@ class RemainderChunk(MasterChunk):
 
     def __init__(self, pairs, owner):
         super().__init__(pairs)
-        self._owner = weakref.ref(owner)  # masters may outlive their optimizer
+        self._owner = owner
         self._layouts = []  # (offset, shape, stride) of each master in memory
         self._size = 0
         for master in self.masters:
@@ -57,25 +56,17 @@ class RemainderChunk(MasterChunk):
             if all(map(_is_rounded, self.models, self.masters)):
                 self.store()
 
-    def store(self, keeps_gradients=False):
-        """Store the masters, whose values rounded are those of the half params.
-
-        Args:
-            keeps_gradients: the gradients become half; ``drop_gradients`` returns them. Otherwise they stay.
-        """
+    def store(self):
+        """Store the masters, whose values rounded are those of the half params. Their gradients stay."""
         with without_gradients():
             memory = self._memory
             if memory is None or not self._are_in(memory):
                 memory = self._new_memory()
                 tensor_lists.copy_(self._views(memory), [master.detach() for master in self.masters])
             ties = remainder_bits.split(memory, self._weights())
-            if keeps_gradients:
-                self._gradients_of_step = self._narrow_gradients(remainder_bits.spare_memory(memory))
             self._stored = StoredValues(remainder_bits.stored_in(memory).clone(), ties, self._layouts)
             self._memory = memory = None
-            owner = self._owner()
-            if owner is not None:
-                owner.leave_memory(self.masters)
+            self._owner.writes.leave_memory(self.masters)
             for index, master in enumerate(self.masters):
                 one = torch.empty(1, dtype=master.dtype, device=master.device)
                 tensor_lists.set_data(master, one.expand_as(master))
@@ -84,69 +75,27 @@ class RemainderChunk(MasterChunk):
                     vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, self._stored, model)
                     master.__class__ = StoredMaster
 
-    def _narrow_gradients(self, spare):
-        """Return the gradients of the masters as half ones; via ``spare``, so that the others are freed before."""
-        gradients = list(map(stored_gradient, self.masters))
-        for master in self.masters:
-            set_stored_gradient(master, None)
-        views = self._views(spare)
-        indices = _dense(gradients)
-        tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
-        kept = [None if each is None or not each.is_sparse else each for each in gradients]
-        del gradients
-        narrow = self._views(spare.clone()) if indices else ()
-        for index in indices:
-            kept[index] = narrow[index]
-        return kept
-
     def restore(self):
         """Give the masters their values and the gradients of a finished pass, until the next step has ended."""
         if self.is_stored():
             self.show_gradients()
             self._restore_values()
-            owner = self._owner()
-            if owner is not None:
-                owner.watch(self.masters)
+            self._owner.writes.watch(self.masters)
 
     def show_gradients(self):
         """Make the gradients of the optimizer that stayed half those of the masters."""
-        owner = self._owner()
-        if owner is not None:
-            owner.show_gradients()
+        self._owner.show_gradients()
 
-    def _restore_values(self, gradients=None):
-        """Give the masters their values.
-
-        Args:
-            gradients: half gradients (or None), which the masters get in float32. The list is emptied.
-        """
+    def _restore_values(self):
         with without_gradients():
             memory = self._new_memory()
             stored = remainder_bits.stored_in(memory).copy_(self._stored.remainders)
             self._stored.remainders = stored  # frees those before; and nothing is lost if anything raises
-            wide = None if gradients is None else self._widen_gradients(gradients, remainder_bits.spare_memory(memory))
             remainder_bits.join(memory, self._weights(), self._stored.ties)
             self._memory, self._stored = memory, None
             for master, values in zip(self.masters, self._views(memory)):
                 give_value(master, values)
-        for master, gradient in zip(self.masters, wide or ()):
-            if gradient is not None:
-                master.grad = gradient
         self.note_versions()
-
-    def _widen_gradients(self, gradients, spare):
-        """Return half gradients in float32; via ``spare``, so that they are freed before float32 memory is taken."""
-        views = self._views(spare)
-        indices = _dense(gradients)
-        tensor_lists.copy_([views[index] for index in indices], [gradients[index] for index in indices])
-        wide = [None if each is None or not each.is_sparse else _widened_sparse(each) for each in gradients]
-        del gradients[:]
-        if indices:
-            memory = self._views(self._new_memory())
-            tensor_lists.copy_([memory[index] for index in indices], [views[index] for index in indices])
-            for index in indices:
-                wide[index] = memory[index]
-        return wide
 
     def _new_memory(self):
         return torch.empty(self._size, dtype=torch.float32, device=self.masters[0].device)
@@ -185,36 +134,21 @@ class RemainderChunk(MasterChunk):
         Args:
             takes_half: whether the gradients of the half params move to the masters.
         """
-        halves = None
-        if takes_half and tensor_lists.have_stored_gradients(self.models):
-            if tensor_lists.have_stored_gradients(self.masters):
-                self.move_gradients(lambda groups: None)
-            else:
-                halves = self._take_half_gradients()
-        self._restore_values(halves)
+        self._restore_values()
+        if takes_half:
+            with without_gradients():
+                super().move_gradients(lambda groups: None)
 
-    def end_step(self, writes, keeps_gradients):
-        """Round the masters into the half params and store them.
-
-        Args:
-            writes: the session's ``WrittenMemory``.
-            keeps_gradients: whether ``drop_gradients`` returns the gradients of this step, half. Otherwise they are
-                dropped now.
-        """
+    def end_step(self):
+        """Round the masters into the half params and store them. Their gradients become half, or are dropped."""
         self.is_new = False
-        if not keeps_gradients:
-            super().drop_gradients()
+        gradients = super().drop_gradients()
         with torch.no_grad():
-            self.round_into_models(writes)
-            self.store(keeps_gradients)
-        if not keeps_gradients:
-            self._gradients_of_step = [None] * len(self.models)
-
-    def _take_half_gradients(self):
-        gradients = list(map(stored_gradient, self.models))
-        for model in self.models:
-            set_stored_gradient(model, None)
-        return gradients
+            if self._owner.keeps_gradients:
+                self._gradients_of_step = [None if each is None else each.to(torch.bfloat16) for each in gradients]
+            del gradients
+            self.round_into_models(self._owner.writes)
+            self.store()
 
     # -- as MasterChunk ------------------------------------------------------------------------------------------------
 
@@ -242,22 +176,15 @@ class RemainderChunk(MasterChunk):
 
     def _move_to_stored(self, unscale_):
         masters, wide = [], []
-        for index, model in enumerate(self.models):
+        for model, master in zip(self.models, self.masters):
             gradient = stored_gradient(model)
             if gradient is not None:
-                masters.append(self.masters[index])
-                wide.append(self._widened(gradient, index))
+                masters.append(master)
+                wide.append(tensor_lists.coalesced(gradient.to(torch.float32)))
                 set_stored_gradient(model, None)
         if wide:
             unscale_(tensor_lists.grouped(wide))
             add_gradients(masters, wide)
-
-    def _widened(self, gradient, index):
-        if gradient.is_sparse:
-            return _widened_sparse(gradient)
-        _, shape, stride = self._layouts[index]
-        device = self.masters[index].device
-        return torch.empty_strided(shape, stride, dtype=torch.float32, device=device).copy_(gradient)
 
     def drop_gradients(self, with_half=True):
         """As in ``MasterChunk``; what a step of stored masters has used is half.
@@ -277,24 +204,12 @@ class RemainderChunk(MasterChunk):
                 set_stored_gradient(model, None)
         return dropped
 
-    def _for_pairs(self, pairs, memo):
-        return RemainderChunk(pairs, copy.deepcopy(self._owner(), memo))
-
 
 def _is_rounded(model, master):
     """Return whether a half param is its master rounded, bit for bit; fake tensors have no values that differ."""
     if model.device != master.device or fake_tensors.is_fake_type(type(master)):
         return model.device == master.device
     return torch.equal(bits_of(master.detach().to(model.dtype)), bits_of(model))
-
-
-def _dense(gradients):
-    """Return the indices of dense gradients."""
-    return [index for index, each in enumerate(gradients) if each is not None and not each.is_sparse]
-
-
-def _widened_sparse(gradient):
-    return gradient.to(torch.float32).coalesce()
 
 
 def remainder_chunks_of(pairs, owner):
