@@ -5,7 +5,7 @@ import libcst as cst
 from ..check.asked_levels import INITIALIZE
 from . import syntax
 from .apex_to_torch import torch_call
-from .precision_setup import PrecisionSetup
+from .precision_variables import PrecisionSetup
 
 PARAMS = 'p for group in {}.param_groups for p in group["params"]'
 

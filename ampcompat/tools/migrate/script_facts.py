@@ -9,8 +9,8 @@ from ..check.bindings import Bindings, dotted, last_name, string
 from ..check.code_files import PYTHON
 from ..check.rule_searches.around_scale_loss import SCALE_LOSS, is_parameters
 from ..check.source import Source
+from .grad_scaler_setup import Options
 from .gradients import Gradients
-from .initialize_replacement import Options
 
 
 class Names(NamedTuple):

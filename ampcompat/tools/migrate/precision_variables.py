@@ -4,7 +4,7 @@ import libcst as cst
 
 from . import syntax
 from .branches import negated
-from .initialize_replacement import Setup
+from .grad_scaler_setup import Setup
 
 _STATES = {"apex.amp.state_dict", "apex.amp.load_state_dict"}
 _SCALES = {"apex.amp.scale_loss", "apex.amp.handle.scale_loss"}
