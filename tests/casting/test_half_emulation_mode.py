@@ -262,6 +262,25 @@ def test_a_compiled_model_trains(prepared, level):
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning")  # what it cannot trace of a wrapper that Python calls
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # which the compiler reads of any argument
+@pytest.mark.parametrize("level", ["O1", *LEVELS])
+def test_a_compiled_model_trains_where_its_graph_ends(prepared, level):
+    """Python calls the layers after the end of a graph, and the compiler compiles what these call."""
+    if not hasattr(torch, "compiler"):
+        pytest.skip("this torch has no torch.compile, or that of 2.0, which does not tell that it traces")
+
+    class Break(torch.nn.Module):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return x.tanh()
+
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), Break(), torch.nn.Linear(3, 3))
+    model, optimizer = prepared(layers, level)
+    _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*torch.jit")  # tracing is deprecated, and still used
 @each_level
 def test_a_traced_model_knows_nothing_of_us(prepared, level):
