@@ -9,6 +9,8 @@ import re
 import pytest
 import torch
 
+FEW_KERNELS = "this torch lacks kernels in float16 on a CPU"
+
 
 @functools.lru_cache(maxsize=None)
 def trains_in(dtype):
@@ -57,7 +59,11 @@ def without_stand_in(test_name, monkeypatch):
     """Let levels mean half in a test; skip one of a float16 level, by its name, where torch lacks kernels for it."""
     monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
     if not convolves_in(torch.float16) and {"O1", "O2", "O3"}.intersection(re.split(r"\W", test_name)):
-        pytest.skip("this torch lacks kernels in float16 on a CPU")
+        pytest.skip(FEW_KERNELS)
+
+
+#: Marks a test that computes in float16: it is skipped where this torch lacks kernels for it.
+needs_float16 = pytest.mark.skipif(not convolves_in(torch.float16), reason=FEW_KERNELS)
 
 
 def dtype_params(*dtypes):

@@ -34,8 +34,8 @@ START, RECORD = "start.pt", "record.pickle"
 #: The loss scale if no gradients are known, and its bounds: gradients of up to 2**-2 of float16's range.
 FIRST_SCALE, LARGEST_SCALE, SCALED_LIMIT = 2.0**10, 2.0**16, 2.0**14
 
-#: The oldest torch in whose steps first differences are found; that of 2.1 lacks most float16 kernels on a CPU.
-OLDEST = "2.2"
+#: The oldest torch with which first differences were found.
+OLDEST = "2.1"
 
 
 def is_supported():
