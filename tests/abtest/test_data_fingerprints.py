@@ -4,12 +4,19 @@ from typing import Dict
 
 import pytest
 import torch
+from helpers import half_kernels
 
 from ampcompat.abtest.recording import data_fingerprints, forced_run
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+
+
+@pytest.fixture(autouse=True)
+def real_halves(torch_is_left_untouched, request, monkeypatch):
+    """Let levels mean half where the suite has a stand-in for it, which computes in float64 at O0."""
+    half_kernels.without_stand_in(request.node.name, monkeypatch)
 
 
 class Wrapped(torch.nn.Module):

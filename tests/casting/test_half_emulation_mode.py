@@ -10,7 +10,7 @@ from helpers.precision import HIGH, LOW, PAIR
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models
+from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models, torch_compile
 from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
@@ -20,6 +20,10 @@ pytestmark = pytest.mark.usefixtures("compiler_forgets")
 
 LEVELS = ["O2", "O3"]
 each_level = pytest.mark.parametrize("level", LEVELS)
+needs_compiler = pytest.mark.skipif(
+    not hasattr(torch, "compiler"),
+    reason="this torch has no torch.compile, or that of 2.0, which does not tell that it traces",
+)
 
 
 class Recorder(torch.overrides.TorchFunctionMode):
@@ -233,11 +237,18 @@ def test_mixed_dtypes_are_as_wrong_as_without_us(prepared, level):
         model(torch.ones(2, 3))
 
 
+@needs_compiler
+def test_compiled_code_can_tell_that_it_is_compiled():
+    def told(x):
+        return x + (1 if torch_compile.is_compiling() else 0) + (2 if torch_compile.is_tracing() else 0)
+
+    assert torch.compile(told, backend="eager")(torch.zeros(1)) == 3
+    assert told(torch.zeros(1)) == 0
+
+
+@needs_compiler
 @each_level
 def test_a_compiled_part_of_a_model_trains(prepared, level):
-    if not hasattr(torch, "compiler"):
-        pytest.skip("this torch has no torch.compile, or that of 2.0, which does not tell that it traces")
-
     class Part(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -252,11 +263,28 @@ def test_a_compiled_part_of_a_model_trains(prepared, level):
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
+@needs_compiler
 @each_level
 def test_a_compiled_model_trains(prepared, level):
-    if not hasattr(torch, "compiler"):
-        pytest.skip("this torch has no torch.compile, or that of 2.0, which does not tell that it traces")
     layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
+    model, optimizer = prepared(layers, level)
+    _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning")  # what it cannot trace of a wrapper that Python calls
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # which the compiler reads of any argument
+@pytest.mark.parametrize("level", ["O1", *LEVELS])
+def test_a_compiled_model_trains_where_its_graph_ends(prepared, level):
+    """Python calls the layers after the end of a graph, and the compiler compiles what these call."""
+
+    class Break(torch.nn.Module):
+        def forward(self, x):
+            torch._dynamo.graph_break()
+            return x.tanh()
+
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), Break(), torch.nn.Linear(3, 3))
     model, optimizer = prepared(layers, level)
     _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)

@@ -11,12 +11,10 @@ from ampcompat import amp
 from ampcompat.abtest.recording import forced_run
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.abtest.running import seeding
-from ampcompat.support.torch_compat import features, thread_context
+from ampcompat.tools.first_difference import observed_step
 
-if not (thread_context.HAS_AUTOGRAD_NODES and features.has_function_modes() and features.has_dispatch_modes()):
-    pytest.skip("the first difference needs dispatch modes and autograd nodes", allow_module_level=True)
-
-from ampcompat.tools.first_difference import observed_step  # noqa: E402
+if not observed_step.is_supported():
+    pytest.skip(f"the first difference needs torch {observed_step.OLDEST}", allow_module_level=True)
 
 WIDTH = 32
 

@@ -5,6 +5,7 @@ import json
 import pairs  # noqa: F401  skips old torch
 import pytest
 from helpers import forked
+from helpers.half_kernels import needs_float16
 
 from ampcompat.abtest import Report
 from ampcompat.abtest.report.text import to_text
@@ -55,6 +56,7 @@ def compare(tmp_path, level, steps):
     return path, in_one_line(done.stdout), Report.load(str(written)), json.loads(written.read_text())
 
 
+@needs_float16
 def test_the_first_wrong_op_is_told_with_its_line_and_is_in_the_report(tmp_path):
     path, told, report, tree = compare(tmp_path, "O1", 50)
     first = tree["first_difference"]
@@ -74,12 +76,14 @@ def test_the_first_wrong_op_is_told_with_its_line_and_is_in_the_report(tmp_path)
     assert "operations of step 2 were repeated on the inputs of O0" in told
 
 
+@needs_float16
 def test_a_script_of_one_step_is_compared_in_it_and_null_is_nothing(tmp_path):
     _, told, report, tree = compare(tmp_path, "O2", 1)
     assert tree["first_difference"] is None and report.step_comparison.step == 0
     assert "No operation of step 1 differs between O0 and O2 by more than its dtype explains." in told
 
 
+@needs_float16
 @pytest.mark.parametrize("baseline", ([], ["--baseline", "O0"]))
 def test_a_variant_is_compared_with_float32_only(baseline, tmp_path):
     path = tmp_path / "training.py"

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from helpers import half_kernels
 from trainings import Net, observe, record, train
 
 import ampcompat
@@ -121,6 +122,7 @@ def test_kept_is_1_where_half_weights_follow_and_0_where_updates_are_lost(weight
     assert kept == pytest.approx(expected, abs=0.01) and is_finite
 
 
+@pytest.mark.skipif(not half_kernels.steps_adam_in(torch.float16), reason="this torch has no Adam in float16 on a CPU")
 def test_a_twin_with_an_epsilon_of_0_is_not_finite_and_the_optimizer_is_untouched():
     param = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.Adam([param], lr=0.1)
@@ -174,11 +176,15 @@ NETWORKS = {
     "softmax": lambda: Net(lambda x: torch.softmax(x, -1) * x.exp() + x.sum(-1, keepdim=True)),
     "normalize": lambda: Net(lambda x: torch.nn.functional.normalize(x, dim=-1)),
 }
+#: (level, network) whose functions torch 2.1 cannot compute in float16 on a CPU; torch 2.2 lacks norms.
+WITHOUT_KERNELS = {("O2", "softmax"), ("O3", "softmax"), ("O3", "norms")}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_foreseen_dtypes_are_those_of_the_level(name, level, monkeypatch):
     """The outputs of all modules at the level, against what the record of the float32 run says."""
+    if (level, name) in WITHOUT_KERNELS and not half_kernels.trains_in(torch.float16):
+        pytest.skip("this torch lacks norms or softmax in float16 on a CPU")
     observed = observe(NETWORKS[name](), monkeypatch)
     step = observed.steps[-1].record
     foreseen = StepDtypes(step, prediction.make_level(observed, level))

@@ -70,8 +70,9 @@ def test_where_torch_computes_in_half_its_errors_stay_as_they_are(level, monkeyp
 def test_a_network_is_told_so_before_it_trains(level):
     if cpu.trains_in(opt_levels.OPT_LEVELS[level].dtypes.low):
         pytest.skip("this torch trains in the level's dtype on a CPU")
-    # torch 2.1 has a half kernel for ReLU, and convolutions are emulated.
-    model = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2))
+    # Torch 2.1 has a half kernel for ReLU, convolutions are emulated, and where weights are half, so is pooling.
+    layers = torch.nn.Conv2d(1, 1, 3), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Softmax(-1)
+    model = torch.nn.Sequential(*layers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, verbosity=0)
     with pytest.raises(AmpError, match="--dtypes float32,float64"):

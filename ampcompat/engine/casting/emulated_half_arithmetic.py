@@ -142,7 +142,7 @@ class EmulatedCall:
         rounded_weight: what ``rounded`` calls for a weight, or None.
     """
 
-    __slots__ = ("low", "high", "_rounded_weight", "_keeps", "_sources")
+    # No ``__slots__`` here and in ``_SavedInputs``: the compiler of torch 2.1 fails where it reads one.
 
     def __init__(self, low, high, rounded_weight=None):
         self.low = low
@@ -217,8 +217,6 @@ class _SavedInputs:
 
     torch calls only the innermost hooks, so these call the user's (checkpointing, offloading).
     """
-
-    __slots__ = ("sources", "high", "outer")
 
     def __init__(self, sources, high):
         self.sources = sources

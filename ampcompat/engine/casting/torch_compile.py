@@ -35,15 +35,18 @@ def _never():
 
 
 def _is_compiling():
-    return _reports_compiling() or torch._guards.TracingContext.try_get() is not None
+    return _reports_compiling() or _tracing_context() is not None
 
+
+_context = getattr(getattr(torch, "_guards", None), "TracingContext", None)
+_tracing_context = getattr(_context, "try_get", None) or getattr(_context, "get", _never)  # in torch 2.1 ``get``
 
 #: Whether the compiler runs: tracing, or trying code with fake tensors. In torch 2.1 and 2.2 it is in ``_utils``.
 is_compiling = getattr(_compiler, "is_compiling", None) or getattr(torch._utils, "is_compiling", _never)
 _reports_compiling = is_compiling
-if not hasattr(getattr(getattr(torch, "_guards", None), "TracingContext", None), "try_get"):
+if _compiler is None:
     is_compiling = _never  # torch 2.0, whose ``is_compiling`` is always False, and before
-elif is_compiling is not _never and not hasattr(_compiler, "_compile_session_context"):
+elif not hasattr(_compiler, "_compile_session_context"):
     is_compiling = _is_compiling  # torch's own is False while code is tried, which may call wrappers (torch 2.8)
 
 #: Whether torch.compile is tracing the calling code; it treats this function as a constant. A call costs a fifth of

@@ -6,6 +6,7 @@ from ...errors import AmpError
 from ...support import tensor_lists
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
+_LAZY = ("UninitializedParameter", "UninitializedBuffer")  # their names, since torch 1.8 has no ``is_lazy``
 
 
 def check_model(model, allow_half):
@@ -30,7 +31,7 @@ def check_model(model, allow_half):
         return
     for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, tensor in named:
-            if getattr(torch.nn.parameter, "is_lazy", lambda _: False)(tensor):
+            if type(tensor).__name__ in _LAZY:
                 raise AmpError(f"{kind} {name} has no shape yet: run one batch through the model first.")
             if tensor_lists.is_narrower(tensor, torch.float32):
                 raise AmpError(

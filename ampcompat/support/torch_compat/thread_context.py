@@ -24,7 +24,7 @@ jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
 #: Whether inference mode is on.
 in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 
-#: The node of the autograd graph whose gradient is being computed (torch 2.2), or None.
+#: The node of the autograd graph whose gradient is being computed (torch 2.0), or None.
 autograd_node = getattr(torch._C, "_current_autograd_node", _never)
 
 

@@ -34,6 +34,15 @@ START, RECORD = "start.pt", "record.pickle"
 #: The loss scale if no gradients are known, and its bounds: gradients of up to 2**-2 of float16's range.
 FIRST_SCALE, LARGEST_SCALE, SCALED_LIMIT = 2.0**10, 2.0**16, 2.0**14
 
+#: The oldest torch with which first differences were found.
+OLDEST = "2.1"
+
+
+def is_supported():
+    """Return whether first differences can be found with the installed torch."""
+    has_modes = features.has_function_modes() and features.has_dispatch_modes()
+    return HAS_AUTOGRAD_NODES and has_modes and features.is_version_within(oldest=OLDEST)
+
 
 class ObservedStep(Observer):
     """Records one optimizer step, counted from 0.
@@ -47,9 +56,8 @@ class ObservedStep(Observer):
     is_watching = False
 
     def __init__(self, task):
-        if not (HAS_AUTOGRAD_NODES and features.has_function_modes() and features.has_dispatch_modes()):
-            told = "The first difference needs torch 2.2 or newer, which has dispatch modes; this is {}."
-            raise AmpError(told.format(features.version()))
+        if not is_supported():
+            raise AmpError(f"The first difference needs torch {OLDEST} or newer; this is {features.version()}.")
         self._task = task
         self._is_reference = task["role"] == "reference"
         self._modules, self._names = ModuleStack(), FunctionNames()
