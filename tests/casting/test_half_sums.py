@@ -122,6 +122,8 @@ def dense(tensor):
 def test_a_sum_and_a_gradient_are_those_of_float64_rounded_once(name, dtype):
     if name in ("t[i]", "t[i, j]") and not SEES_INDICES:
         pytest.skip("this torch does not tell function modes of t[i]")
+    if name in ("coalesce", "sparse.sum") and features.is_version_within(newest="1.13"):
+        pytest.skip("torch 1.13 lacks a kernel for sparse gradients in bfloat16")
     function, values = SUMS[name]
     pair = next(pair for pair in PAIRS.values() if pair.low is dtype)
     low, double = values.to(dtype).requires_grad_(), values.double().requires_grad_()
