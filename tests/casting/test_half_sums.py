@@ -25,8 +25,12 @@ def zeros(like, *shape):
     return torch.zeros(shape, dtype=like.dtype)
 
 
+#: Newer torch warns where a script does not say whether indices are checked; torch 1.13 has no such option.
+UNCHECKED = {"check_invariants": False} if features.is_version_within(oldest="2.0") else {}
+
+
 def sparse(values):
-    return torch.sparse_coo_tensor(torch.stack([SAME, SAME]), values, (2, 2), check_invariants=False)
+    return torch.sparse_coo_tensor(torch.stack([SAME, SAME]), values, (2, 2), **UNCHECKED)
 
 
 # name: (function of one tensor, that tensor). Each of them adds up 4,096 or 1,024 ones, in its result or its gradient.
@@ -112,11 +116,14 @@ def dense(tensor):
     return tensor.detach().to_dense() if tensor.layout is not torch.strided else tensor.detach()
 
 
+@pytest.mark.filterwarnings("ignore:scatter_reduce")  # is in beta with torch 1.13
 @pytest.mark.parametrize("dtype", BOTH)
 @pytest.mark.parametrize("name", sorted(SUMS))
 def test_a_sum_and_a_gradient_are_those_of_float64_rounded_once(name, dtype):
     if name in ("t[i]", "t[i, j]") and not SEES_INDICES:
         pytest.skip("this torch does not tell function modes of t[i]")
+    if name in ("coalesce", "sparse.sum") and features.is_version_within(newest="1.13"):
+        pytest.skip("torch 1.13 lacks a kernel for sparse gradients in bfloat16")
     function, values = SUMS[name]
     pair = next(pair for pair in PAIRS.values() if pair.low is dtype)
     low, double = values.to(dtype).requires_grad_(), values.double().requires_grad_()

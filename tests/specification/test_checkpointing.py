@@ -105,6 +105,8 @@ def train(setting, form, steps=2):
 @each_setting
 def test_a_run_with_dropout_is_the_same_run_to_the_last_bit(setting, reentrant):
     half_kernels.skip_without_norms(setting.level)
+    if setting.level == "O5" and reentrant and features.is_version_within("1.13", "1.13"):
+        pytest.skip("the layer norm of torch 1.13 rounds bfloat16 differently without gradients")
     for plain, checkpointed in zip(train(setting, None), train(setting, reentrant)):
         pairs = zip(plain, checkpointed) if isinstance(plain, list) else [(plain, checkpointed)]
         assert all(torch.equal(one, other) for one, other in pairs)
