@@ -180,7 +180,8 @@ class EmulatedCall:
                 return widen(value) if value.dtype in BYTES else value
             return map_items(widened, value) if isinstance(value, CONTAINERS) else value
 
-        return self.run(function, *map_arguments(widened, args, kwargs))
+        args, kwargs = map_arguments(widened, args, kwargs)  # torch.compile of 2.2 fails in a call with *
+        return self.run(function, args, kwargs)
 
     def run(self, function, args, kwargs):
         """Return ``function(*args, **kwargs)`` rounded to the low dtype; autograd saves the low inputs."""
