@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib
 import sys
 from types import FunctionType
 
@@ -10,6 +9,7 @@ import torch
 
 from ..engine.casting import other_patches, torch_compile
 from ..support.patching import PatchStack
+from ..support.torch_compat import dotted_names
 from . import name_table
 from .after_import import ImportHook
 from .replacements import (
@@ -61,7 +61,7 @@ class Redirection:
         """Apply the rows of a lazily imported module; None: all other rows."""
         replacements = []  # all are created before the first is set, since creating one may use the original of another
         for row in [row for row in name_table.rows() if name_table.lazy_module(row) in lazy_modules]:
-            owner = find_owner(row.owner)
+            owner = dotted_names.find(row.owner)
             for name in row.names:
                 if owner is not None and (hasattr(owner, name) or row.rule == name_table.ADDED):
                     original = getattr(owner, name, _do_nothing)
@@ -88,18 +88,6 @@ class Redirection:
             return unsupported.raising_replacement(row.owner + "." + name, self.target, original, row.detail)
         module, function = row.detail.split(".")
         return getattr(_MODULE_NAMED[module], function)(self.target, original)
-
-
-def find_owner(dotted):
-    """Return the module or class of this name, or None where this torch has none."""
-    parts = dotted.split(".")
-    owner = importlib.import_module(parts[0])
-    for depth, part in enumerate(parts[1:], 2):
-        try:
-            owner = importlib.import_module(".".join(parts[:depth]))
-        except ImportError:
-            owner = getattr(owner, part, None)
-    return owner
 
 
 def _with_translated_device(target, original):

@@ -22,7 +22,7 @@ from helpers.threads import in_threads
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
 from ampcompat.engine.models import forward_conversion as forwards
-from ampcompat.engine.patched_optimizers import gradient_scale, written_gradients
+from ampcompat.engine.patched_optimizers import gradient_scale, shown_gradients
 from ampcompat.support import tensor_lists
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.weak_list import WeakList
@@ -121,7 +121,7 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setti
         theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
         with PatchStack() as patches:
             patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
-            for module in (gradient_scale, written_gradients, tensor_lists):
+            for module in (gradient_scale, shown_gradients, tensor_lists):
                 patches.set(module, "stored_gradient", get)
             backward(models[0], mine)
         assert read and not set(read) & set(theirs)

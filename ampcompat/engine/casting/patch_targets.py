@@ -5,24 +5,19 @@ compared by the object that they name.
 """
 
 import functools
-import importlib
 import inspect
 
-import torch
 from torch.nn.modules import rnn
+
+from ...support.torch_compat import dotted_names
 
 
 @functools.lru_cache(maxsize=None)
 def _find_owner(name):
     """Return the module or class of this name, or None where this torch has none."""
-    if name == "torch.Tensor":
-        return torch.Tensor
-    if name == "torch._VF":  # torch < 1.4 or so keeps it elsewhere, but the recurrent layers import it
+    if name == "torch._VF":  # torch 1.3 keeps it elsewhere, but the recurrent layers import it
         return rnn._VF
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
+    return dotted_names.find(name)
 
 
 def place(rows):

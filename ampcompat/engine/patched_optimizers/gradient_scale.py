@@ -26,13 +26,12 @@ A scale of 1 is none: gradients that are Scaled by it are true ones. Where maste
 from threading import get_ident
 from typing import Any, NamedTuple
 
-import torch
-
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one, is_same
-from .written_gradients import ReadGradient, are_cleared, are_replaced, is_unchanged, mark_of, rounded, widened
+from .shown_gradients import ShownGradients
+from .written_gradients import are_cleared, are_replaced, is_unchanged, mark_of
 
 
 class Unscaled(NamedTuple):
@@ -76,9 +75,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
-        self._read = {}  # id(half param) -> ReadGradient: gradients that the script may have changed
-        self._shown = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
-        self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
+        self._shown = ShownGradients(record.masters)
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
@@ -95,8 +92,7 @@ class HeldGradients:
         """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
         self._thread = get_ident()
         self._masters.begin()
-        self.take_changes()
-        self._stepped, self._shown = (), {}
+        self._shown.begin_pass()
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
@@ -251,20 +247,18 @@ class HeldGradients:
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
         self._masters.refresh(new_only=True)
         self.take_changes()
-        if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
-            self._move_plain_gradients()
+        if not (self.are_delayed() or self._is_in_scaled_block()):
+            self._move_half_gradients()
 
     def widen(self):
         """Make gradients that stayed half those of their masters. What the script has read in ``.grad`` stays there."""
         if self.are_delayed() or self._is_in_scaled_block():
             return
-        read = [(each.model, stored_gradient(each.model)) for each in self._read.values()]
-        for model, _ in read:
-            set_stored_gradient(model, None)
+        self._shown.keep_through(self._move_half_gradients)
+
+    def _move_half_gradients(self):
         if self._masters.have_half_gradients():
             self._move_plain_gradients()
-        for model, gradient in read:
-            set_stored_gradient(model, gradient)
 
     def _is_in_scaled_block(self):
         record = self._record
@@ -275,43 +269,15 @@ class HeldGradients:
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
-        shown, self._shown = [(pair, stored_gradient(pair[0])) for pair in self._shown.values()], {}
-        with torch.no_grad():
-            self._masters.move_gradients(None, 1.0, may_stay)
-        for (model, master), gradient in shown if not may_stay else ():  # the script may change what it has read
-            if gradient is not None:
-                set_stored_gradient(model, gradient)
-                self._read[id(model)] = ReadGradient(model, master, self._masters.writes)
+        self._shown.move(lambda: self._masters.move_gradients(None, 1.0, may_stay), stays_shown=not may_stay)
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
 
     def shown(self, model, master):
-        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
-
-        It becomes the param's ``.grad``, and what the script changes in it is taken over by ``take_changes``.
-        """
-        stored = stored_gradient(model)
-        is_other = isinstance(self.state, ScaledByOther) and stored is not None
-        if self._are_in_pass() or is_other or id(model) in self._read:
-            return stored
-        if stored_gradient(master) is None:
-            if stored is not None:
-                self._shown[id(model)] = model, master
-            elif self._stepped:
-                set_stored_gradient(model, rounded(self._gradients_of_step().get(id(model)), model))
-            return stored_gradient(model)
-        if stored is not None:  # of a plain pass since
-            with torch.no_grad():
-                add_gradients([master], [widened(stored, master)])
-        set_stored_gradient(model, rounded(stored_gradient(master), model))
-        self._read[id(model)] = ReadGradient(model, master, self._masters.writes)
-        return stored_gradient(model)
-
-    def _gradients_of_step(self):
-        if not isinstance(self._stepped, dict):
-            self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
-        return self._stepped
+        """Return what ``.grad`` of a half param shows."""
+        is_of_other = isinstance(self.state, ScaledByOther) and stored_gradient(model) is not None
+        return self._shown.show(model, master, is_of_other or self._are_in_pass())
 
     def _are_in_pass(self):
         """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
@@ -319,21 +285,11 @@ class HeldGradients:
 
     def was_set(self, model, master):
         """Note that the script has assigned to ``.grad`` of a half param."""
-        if self._stepped:
-            self._gradients_of_step().pop(id(model), None)
-        if stored_gradient(master) is not None and not self._are_in_pass() and id(model) not in self._read:
-            self._read[id(model)] = ReadGradient(model, master)
+        self._shown.was_set(model, master, self._are_in_pass())
 
     def take_changes(self):
-        """Give the masters what the script has changed in ``.grad`` of half params, and empty that.
-
-        Elements that the script has left alone keep the exact float32 gradient.
-        """
-        if self._read:
-            read, self._read = self._read, {}
-            with torch.no_grad():
-                for each in read.values():
-                    each.take()
+        """Give the masters what the script has changed in ``.grad`` of half params."""
+        self._shown.take_changes()
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -361,12 +317,13 @@ class HeldGradients:
     def finish_step(self):
         """Drop the masters' gradients. Until the next pass ``.grad`` of the half params shows what they were."""
         gradients = self._masters.drop_gradients(self.are_half_stepped_on())
-        self._stepped = gradients if self._record.configuration.shows_half_gradients else ()
+        self._shown.finish_step(gradients if self._record.configuration.shows_half_gradients else ())
 
     def clear(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
-        self._set_aside, self._read, self._shown, self._stepped = [], {}, {}, ()
+        self._set_aside = []
+        self._shown.clear()
         self.state = Unscaled()
 
     def continue_from(self, original):

@@ -1,6 +1,5 @@
 """Every private name of torch that the package uses: its purpose, which torch has it, and what happens without it."""
 
-import importlib
 import sys
 import types
 import warnings
@@ -8,7 +7,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from . import features
+from . import dotted_names, features
 
 #: Outcomes that many rows share.
 LOOP = "a loop over the tensors does the same, more slowly"
@@ -282,13 +281,13 @@ def _zero_redundancy():
     """Return an object with the names in the constructor: making such an optimizer would take a process group."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
-        kind = _resolved("torch.distributed.optim.ZeroRedundancyOptimizer")
+        kind = dotted_names.find("torch.distributed.optim.ZeroRedundancyOptimizer")
     names = kind.__init__.__code__.co_names + kind._verify_and_init_params.__code__.co_names + tuple(vars(kind))
     return types.SimpleNamespace(**dict.fromkeys(names))
 
 
 def _sharding_state():
-    state = _resolved("torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState")()
+    state = dotted_names.find("torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState")()
     state.init((torch.nn.Module(),), torch.device("cpu"), torch.distributed.fsdp.MixedPrecisionPolicy(), True)
     return state
 
@@ -319,20 +318,10 @@ def _has(row):
     if row.owner.startswith("torch._dynamo") and row.owner not in sys.modules:
         return True  # its import takes seconds and changes torch
     try:
-        owner = _SAMPLES[row.owner]() if row.owner in _SAMPLES else _resolved(row.owner)
+        owner = _SAMPLES[row.owner]() if row.owner in _SAMPLES else dotted_names.find(row.owner)
         return hasattr(owner, row.name)
     except (AttributeError, ImportError, RuntimeError, TypeError, ValueError):
         return False
-
-
-def _resolved(dotted):
-    parts = dotted.split(".")
-    owner = torch
-    for depth, part in enumerate(parts[1:], 2):
-        if not hasattr(owner, part):
-            importlib.import_module(".".join(parts[:depth]))
-        owner = getattr(owner, part)
-    return owner
 
 
 def absent():
