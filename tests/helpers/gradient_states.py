@@ -53,6 +53,7 @@ class HeldGradients:
         self.grads = {name: None for name in self.grads}
         self.not_finite, self.foreign, self.skipped = set(), set(), set()
         self.delayed = []
+        self.left_in_half = set()  # names of params whose gradients a delayed pass with a scale of 1 has left in half
         self.unchecked = None  # (loss, optimizers) of a pass with ``delay_overflow_check`` that did overflow
         self.stepped = set()  # optimizers that stepped and did not clear their gradients yet
         self.changed_masters = set()  # optimizers whose masters' gradients the script has changed
@@ -96,6 +97,7 @@ class HeldGradients:
     def enter(self, loss, optimizers):
         """Begin a block: delayed gradients of other losses are unscaled and checked now."""
         self.changed_masters -= set(optimizers)
+        self.left_in_half = {name for name in self.left_in_half if not self.owners(name) & set(optimizers)}
         for other in sorted({each.loss for each in self.delayed if each.optimizers & set(optimizers)} - {loss}):
             ended = [each for each in self.delayed if each.loss == other and each.optimizers & set(optimizers)]
             self._check(other, set().union(*[each.optimizers for each in ended]), ended)
@@ -130,6 +132,8 @@ class HeldGradients:
                 merged.overflowed |= each.overflowed
             merged.overflowed.update(touched if overflows else ())
             self.delayed.append(merged)
+        else:
+            self.left_in_half.update(touched)
         self._leave_foreign(loss, optimizers, touched)
 
     def _leave_foreign(self, loss, optimizers, touched):
@@ -155,6 +159,7 @@ class HeldGradients:
             self.grads[name] = None
         self.not_finite -= set(names)
         self.foreign -= set(names)
+        self.left_in_half -= set(names)
         for each in self.delayed:
             each.overflowed -= set(names)
 

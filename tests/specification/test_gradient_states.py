@@ -214,6 +214,8 @@ class Script(RuleBasedStateMachine):
             return
         if touched & self.expected.changed_masters or not all(map(self.expected.is_exact, gradients)):
             return
+        if any(self.fine[each] for name in self.expected.left_in_half & names for each in self.expected.owners(name)):
+            return
         self.loss(gradients).backward()
         self.expected.add(gradients)
 
@@ -393,10 +395,10 @@ def shared(setting, **options):
     return model, optimizers
 
 
-def reach(setting, model, optimizers, names, factor=1.0):
+def reach(setting, model, optimizers, names, factor=1.0, **options):
     """Do one block whose loss reaches these params, with gradients of ``FACTOR * factor``."""
     inputs = {name: torch.ones(1, 2, dtype=setting.high) for name in names}
-    with amp.scale_loss(FACTOR * factor * model(inputs).sum(), optimizers) as scaled_loss:
+    with amp.scale_loss(FACTOR * factor * model(inputs).sum(), optimizers, **options) as scaled_loss:
         scaled_loss.backward()
 
 
@@ -421,6 +423,20 @@ def test_an_overflow_in_a_shared_param_is_none_of_a_later_loss(setting, order):
         for optimizer in optimizers:
             optimizer.step()
             assert amp.step_was_skipped(optimizer)
+
+
+@settings_at("O0", "O1", "O3")
+@pytest.mark.parametrize("cleared", [0, 1])
+def test_zero_grad_of_one_optimizer_between_delayed_passes_clears_the_shared_param(setting, cleared):
+    with session_of(setting):
+        model, optimizers = shared(setting, loss_scale=128.0)
+        reach(setting, model, optimizers, "abc")
+        reach(setting, model, optimizers, "ab", delay_unscale=True)
+        optimizers[cleared].zero_grad()
+        reach(setting, model, optimizers, "ab")
+        for name, factor in {"ab"[cleared]: 1.0, "ab"[1 - cleared]: 3.0, "c": 0.0}.items():
+            grad = getattr(model, name).grad
+            assert (0.0 if grad is None else grad.max()) == factor * FACTOR, name
 
 
 @settings_at("O2", "O5")

@@ -322,9 +322,15 @@ class HeldGradients:
     def clear(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
-        self._set_aside = []
+        for record in self._record.session.records:  # another optimizer may have set aside that of a shared param
+            if record.gradients._set_aside:
+                record.gradients._drop_set_aside(self._masters.unpaired_params())
         self._shown.clear()
         self.state = Unscaled()
+
+    def _drop_set_aside(self, params):
+        cleared = set(map(id, params))
+        self._set_aside = [each for each in self._set_aside if id(each[0]) not in cleared]
 
     def continue_from(self, original):
         """Take over the scale of delayed passes: these gradients are deep copies of the ``original`` ones."""
