@@ -31,5 +31,7 @@ def test_names_of_torch():
 def test_a_submodule_is_imported_unless_its_name_is_that_of_a_function(package):
     """As in torch 1.7, where ``torch.fft(x, 1)`` would fail after an import of ``torch.fft``."""
     assert dotted_names.find("spam.eggs.Egg").__name__ == "Egg"
+    del sys.modules["spam"].eggs  # as long as its import has not returned
+    assert dotted_names.find("spam.eggs.Egg").__name__ == "Egg"
     assert callable(dotted_names.find("spam.fft"))
     assert callable(sys.modules["spam"].fft) and "spam.fft" not in sys.modules

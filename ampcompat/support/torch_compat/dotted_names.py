@@ -12,10 +12,11 @@ def find(dotted):
     names = dotted.split(".")
     found = importlib.import_module(names[0])
     for end, name in enumerate(names[1:], 2):
-        if not hasattr(found, name):
-            try:
-                importlib.import_module(".".join(names[:end]))
-            except ImportError:
-                return None
-        found = getattr(found, name, None)
+        if hasattr(found, name):
+            found = getattr(found, name)
+            continue
+        try:
+            found = importlib.import_module(".".join(names[:end]))
+        except ImportError:
+            return None
     return found
