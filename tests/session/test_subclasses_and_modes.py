@@ -208,6 +208,8 @@ def test_flex_attention_agrees_with_attention_in_float64(setting):
 @each_level
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch 2.12's own, of torch.export.load
 def test_an_exported_program_has_the_casts_and_survives_the_session(setting):
+    if setting.casts_weights and features.is_version_within(newest="2.5"):
+        pytest.skip("torch 2.5 exports the state dict, which is float32, in place of the weights")
     with session_of(setting):
         model, optimizer = prepared(setting, Net())
         expected = model(X).detach()

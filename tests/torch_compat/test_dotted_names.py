@@ -23,6 +23,7 @@ def package(tmp_path, monkeypatch):
 
 def test_names_of_torch():
     assert dotted_names.find("torch.nn.functional") is torch.nn.functional
+    assert dotted_names.find("torch.nn.parallel.parallel_apply") is sys.modules["torch.nn.parallel.parallel_apply"]
     assert dotted_names.find("torch.Tensor") is torch.Tensor
     assert dotted_names.find("torch.Tensor.add_") is torch.Tensor.add_
     assert dotted_names.find("torch.no.such.name") is dotted_names.find("torch.Tensor.no_such_name") is None

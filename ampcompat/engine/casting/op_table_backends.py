@@ -116,7 +116,8 @@ class OpTableBackend(CastBackend):
         for cache, moved in ((self._cache, on_move), (self._rounded_cache, None)):
             cache.written.open(patches, moved)
             patches.defer(cache.forget_all)
-        torch_compile.patch_compile(patches, {getattr(owner, name).__code__ for owner, name, _ in originals})
+        codes = {getattr(owner, name).__code__ for owner, name, _ in originals}
+        torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:
             self._switch.turn_on()

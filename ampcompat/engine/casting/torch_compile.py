@@ -78,11 +78,13 @@ def autocast_off(devices):
     return torch.autocast(devices[-1], enabled=False)
 
 
-def patch_compile(patches, codes=()):
+def patch_compile(patches, codes=(), uncompiled=()):
     """Correct the function names that the compiler has collected, at every call of ``torch.compile``.
 
     Args:
         codes: the code of functions that are traced within compiled code, but not compiled where Python calls them.
+        uncompiled: (class, name of a method) that compiled code does not call: where Python calls it, neither the
+            method nor what it calls is compiled.
     """
     if not hasattr(torch, "compile"):
         return
@@ -96,6 +98,9 @@ def patch_compile(patches, codes=()):
         trace_layers(patches)
         for code in codes:
             torch._dynamo.eval_frame.skip_code(code)
+        for owner, name in uncompiled:
+            if not hasattr(vars(owner)[name], "_torchdynamo_disable"):
+                patches.set(owner, name, torch._dynamo.disable(vars(owner)[name]))
         return before(*args, **kwargs)
 
     patches.set(torch, "compile", compile)

@@ -1,22 +1,25 @@
 """Find a module, class or function of torch by its dotted name."""
 
 import importlib
+import sys
 
 
 def find(dotted):
-    """Return what a dotted name such as "torch.nn.functional" refers to, or None where this torch has no such name.
+    """Return the module, class or function with a dotted name, or None where this torch has none.
 
-    A submodule that torch has not imported is imported, unless the name refers to something else: in torch 1.7,
-    ``import torch.fft`` replaces the function ``torch.fft`` by a module, which is for the script to do.
+    A module that is imported comes before what has its name, as ``torch.nn.parallel.parallel_apply`` has both. One that
+    is not imported is imported unless its name is taken: in torch 1.7, ``import torch.fft`` replaces the function
+    ``torch.fft`` by a module, which is for the script to do.
     """
     names = dotted.split(".")
     found = importlib.import_module(names[0])
     for end, name in enumerate(names[1:], 2):
-        if hasattr(found, name):
+        path = ".".join(names[:end])
+        if path in sys.modules or not hasattr(found, name):
+            try:
+                found = importlib.import_module(path)
+            except ImportError:
+                return None
+        else:
             found = getattr(found, name)
-            continue
-        try:
-            found = importlib.import_module(".".join(names[:end]))
-        except ImportError:
-            return None
     return found
