@@ -60,10 +60,11 @@ class _Walk:
             return cast_floating(value, self.dtype, self.sources)
         if isinstance(value, _PLAIN) or isinstance(value, (type, torch.nn.Module)):
             return value
-        if id(value) not in self.seen:
-            self.seen[id(value)] = (value, value)  # the first keeps the id valid; the second is for cycles
-            self.seen[id(value)] = (value, self._rebuild(value))
-        return self.seen[id(value)][1]
+        key = id(value)  # once: torch.compile of 2.4 fails where its graph ends with a dict on the stack
+        if key not in self.seen:
+            self.seen[key] = (value, value)  # the first keeps the id valid; the second is for cycles
+            self.seen[key] = (value, self._rebuild(value))
+        return self.seen[key][1]
 
     def _rebuild(self, value):
         if isinstance(value, (tuple, list)):
@@ -145,6 +146,8 @@ def _updated(value, changed):
         items = dict(value)
         items.update(changed)
         return type(value)(items)
+    if type(value) is dict:  # torch.compile traces neither a shallow copy nor, before torch 2.6, ``dict(value)``
+        return {key: changed.get(key, item) for key, item in value.items()}
     new = copy.copy(value)
     for key, item in changed.items():
         new[key] = item

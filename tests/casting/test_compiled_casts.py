@@ -246,3 +246,17 @@ def test_a_compiled_model_with_a_checkpointed_block_has_the_same_dtypes_and_grad
         found = torch.autograd.grad(y.float().pow(2).sum(), [x] + list(block.parameters()))
     for one, other in zip(found, wanted):
         assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("level", ["O0", "O2"])
+def test_inputs_in_containers_are_cast_before_a_compiled_model(level):
+    class Second(torch.nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs["second"])
+
+    with ampcompat.session(verbosity=0):
+        model = amp.initialize(Second(4, 3), opt_level=level)
+        compiled = torch.compile(model, backend="eager")
+        x = torch.randn(2, 4)
+        for inputs in ({"first": x, "second": x}, {"first": [x], "second": x.double()}):
+            assert torch.equal(compiled(inputs=inputs), model(inputs))

@@ -99,7 +99,7 @@ def patch_compile(patches, codes=(), uncompiled=()):
         for code in codes:
             torch._dynamo.eval_frame.skip_code(code)
         for owner, name in uncompiled:
-            if not hasattr(vars(owner)[name], "_torchdynamo_disable"):
+            if not hasattr(vars(owner)[name], "__wrapped__"):  # at the first call
                 patches.set(owner, name, torch._dynamo.disable(vars(owner)[name]))
         return before(*args, **kwargs)
 
