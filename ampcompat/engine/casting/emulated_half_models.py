@@ -80,6 +80,15 @@ def bind_casts(function):
     return call_with_casts
 
 
+def keep_from_compiler(patches):
+    """Make ``torch.compile`` leave a mode alone where Python calls it; undone by ``patches``.
+
+    That of torch 2.5 returns the results of another function from compiled code of ``__torch_function__``.
+    """
+    methods = [(HalfMode, name) for name in ("_is_for", "_is_mixed_norm", "_computed")]
+    torch_compile.patch_compile(patches, {HalfMode.__torch_function__.__code__}, methods)
+
+
 class HalfMode(thread_context.FunctionMode):
     """A context manager: products and sums of low tensors on the CPU are computed in the high dtype and rounded.
 

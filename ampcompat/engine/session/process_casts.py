@@ -108,6 +108,7 @@ class ProcessCasts:
                 _watch_moves(self._cast_where_models_are, patches)
             if self._half_mode is not None:
                 autograd.checkpoint_under_same_casts(emulated_half_models, patches)
+                emulated_half_models.keep_from_compiler(patches)
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
 
