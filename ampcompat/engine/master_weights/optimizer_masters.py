@@ -10,7 +10,6 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
-from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import pickled_optimizers, zero_redundancy_optimizer
 from .create_masters import Snapshot, make_master, recast
@@ -192,9 +191,9 @@ class OptimizerMasters:
             self._optimizer, {master: model for model, master in self._pairs.values()}
         )
         for model, master in self._pairs.values():
-            set_stored_gradient(model, None)
+            tensor_lists.set_stored_gradient(model, None)
             model.data = master.data.to(model.device)
-            set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+            tensor_lists.set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
         self._pairs.clear()
         self.chunks = []
 
