@@ -38,6 +38,14 @@ class MasterChunk:
         self._versions, self._version_sum = versions, sum(versions)
         self._roundings = 0  # each increments every version
 
+    def continue_from(self, original):
+        """Keep what ``original`` has noted of these pairs, which were among its own: steps, and versions."""
+        places = {id(master): index for index, master in enumerate(original.masters)}
+        indices = [places[id(master)] for master in self.masters]
+        self.is_new = original.is_new
+        self._set_versions([original._versions[index] + original._roundings for index in indices])
+        self._of_masters = [original._of_masters[index] for index in indices]
+
     def refresh(self, writes, wholly=False):
         """Copy to the masters what was written to their half params since the last ``round_into_models``.
 

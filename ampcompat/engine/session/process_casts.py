@@ -102,6 +102,8 @@ class ProcessCasts:
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
+            for dtypes in () if opened_as is None else opened_as[1]:
+                missing_kernels.explain_calls(dtypes.low, patches)
             backend.set_devices(self._device_types())
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
