@@ -67,8 +67,8 @@ class OptimizerMasters:
 
     def unpaired_params(self):
         """Return the params that are their own masters."""
-        pairs, groups = self._pairs, self._optimizer.param_groups
-        return [param for group in groups for param in group["params"] if id(param) not in pairs]
+        params = [param for group in self._optimizer.param_groups for param in group["params"]]
+        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     # -- making and releasing ------------------------------------------------------------------------------------------
 
