@@ -66,11 +66,7 @@ class OptimizerMasters:
     def unpaired_params(self):
         """Return the params that are their own masters."""
         params = [param for group in self._optimizer.param_groups for param in group["params"]]
-        if not self._pairs:
-            return params
-        if all(map(self._pairs.__contains__, map(id, params))):  # the common case, faster than the loop below
-            return []
-        return [param for param in params if id(param) not in self._pairs]
+        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     # -- making and releasing ------------------------------------------------------------------------------------------
 
