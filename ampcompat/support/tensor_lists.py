@@ -4,8 +4,6 @@ The number of dispatched operations must not grow with the number of params, so 
 """
 
 import inspect
-import itertools
-import operator
 
 import torch
 
@@ -47,7 +45,10 @@ def have_gradients(params):
 
 def have_stored_gradients(params):
     """Return whether autograd has accumulated a gradient in any of the params, whatever ``.grad`` returns."""
-    return any(map(operator.is_not, map(stored_gradient, params), itertools.repeat(None)))  # faster than a loop
+    for param in params:
+        if stored_gradient(param) is not None:
+            return True
+    return False
 
 
 def grouped(tensors):
@@ -172,7 +173,7 @@ def check_and_scale_(tensors, factor, found):
         found: a float32 tensor of shape () on their device.
     """
     tensors = _real(tensors)
-    if features.has_foreach_unscale(found.device.type):
+    if features.has_foreach_unscale(found.device):
         if isinstance(factor, torch.Tensor):
             factor = factor.to(found.device, torch.float32)
         else:

@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections import deque
-from contextlib import nullcontext
 from threading import get_ident
 
 import torch
@@ -74,7 +73,8 @@ class WrittenMemory:
         #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
         self.noted = {}
         self._moved = None
-        self._paused_threads = set()
+        self._paused_threads = threads = set()
+        self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
         self.count = 0
         swapped_tensors.holders.add(self)
 
@@ -213,13 +213,11 @@ class WrittenMemory:
 
     def paused(self):
         """Return a context manager that notes nothing in this thread, for an optimizer's own step."""
-        threads = self._paused_threads
-        return _Switched(threads.add, threads.discard) if self in _open else nullcontext()
+        return self._paused
 
     def resumed(self):
         """Return a context manager that notes again within ``paused``, for a closure called by a step."""
-        threads = self._paused_threads
-        return _Switched(threads.discard, threads.add) if self in _open else nullcontext()
+        return self._resumed
 
 
 class _Switched:

@@ -28,8 +28,8 @@ class WeakList:
         self._references.pop(id(item), None)
 
     def __iter__(self):
-        items = [reference() for reference in list(self._references.values())]
-        return iter([item for item in items if item is not None])
+        references = list(self._references.values())
+        return iter([item for reference in references for item in (reference(),) if item is not None])
 
     def __len__(self):
         return len(self._references)

@@ -243,8 +243,6 @@ class Recorder:
 
     def __init__(self):
         self._losses = []
-        self._unscaled = {}  # by ``GradScaler``: id of the result -> the result, the loss
-        self._in_scale_loss = {}  # the same of ``amp.scale_loss``
         self._optimizers = []  # in the order of their first steps
         self._limit = int(os.environ.get("SCRIPT_STEPS", "40"))
 
@@ -267,7 +265,7 @@ class Recorder:
         def scaled(own, outputs):
             result = scale(own, outputs)
             if isinstance(outputs, torch.Tensor):
-                self._unscaled[id(result)] = result, outputs
+                _note_unscaled(result, outputs)
             return result
 
         scaler.scale = scaled
@@ -285,9 +283,8 @@ class Recorder:
         @contextlib.contextmanager
         def watched(loss, *args, **kwargs):
             with scale_loss(loss, *args, **kwargs) as scaled:
-                self._in_scale_loss[id(scaled)] = scaled, loss
+                _note_unscaled(scaled, loss)
                 yield scaled
-            self._in_scale_loss.pop(id(scaled), None)
 
         amp.scale_loss = watched
 
@@ -312,9 +309,8 @@ class Recorder:
                 self._write()
                 os._exit(0)  # exit handlers of other ranks would wait for this one
             raise SystemExit(0)
-        _, value = {**self._in_scale_loss, **self._unscaled}.get(id(loss), (None, loss))
+        value = getattr(loss, "unscaled_loss", loss)
         self._losses.append(float(value.detach().double().mean()))
-        self._unscaled.clear()
 
     def _write(self):
         rank = os.environ.get("RANK")
@@ -330,6 +326,11 @@ class Recorder:
             for param in [each for group in optimizer.param_groups for each in group["params"]]:
                 found.update(param.detach().cpu().contiguous().reshape(-1).double().numpy().tobytes())
         return found.hexdigest()[:16]
+
+
+def _note_unscaled(scaled, loss):
+    if scaled is not loss:
+        scaled.unscaled_loss = loss
 
 
 def _level():

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import random
 import sys
 import types
@@ -203,6 +204,7 @@ def test_a_recorded_model_can_be_copied_and_pickled_and_has_no_hooks_afterwards(
         model, optimizer = amp.initialize(*make_pair())
         twin = copy.deepcopy(model)
         torch.save(model, io.BytesIO())
+        assert b"uncopied_hook" not in pickle.dumps(model) and b"recorder" not in pickle.dumps(model)
         optimizer.zero_grad()
         twin(torch.ones(99, 4))  # is not counted as samples
         advance(model, optimizer)

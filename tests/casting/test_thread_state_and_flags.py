@@ -34,7 +34,7 @@ def test_two_switches_are_independent():
     one, other = Switch(), Switch()
     one.turn_on()
     assert other.local.off
-    one.change_pauses(1)
+    one.pause()
     other.turn_on()
     assert one.local.off and not other.local.off
 

@@ -245,6 +245,20 @@ def test_clipping_in_another_method_than_the_backward_pass(tmp_path, capsys):
             "note",
         ),
         ("try:\n    from apex.transformer import a\nexcept ImportError:\n    raise ImportError('install')", "error"),
+        (
+            "try:\n    from apex.transformer import a\nexcept ImportError:\n    print('install')\n    sys.exit(1)",
+            "error",
+        ),
+        (
+            "try:\n    from apex.contrib import fmha\nexcept ImportError:\n    fmha = None\nif fmha:\n    fmha.x()",
+            "note",
+        ),
+        (
+            "try:\n    from apex.contrib import sparsity\n    HAS = True\nexcept ImportError:\n    HAS = False\n"
+            "def prune():\n    if HAS:\n        sparsity.ASP.x()",
+            "note",
+        ),
+        ("try:\n    import apex\nexcept ImportError:\n    apex = None\nif apex:\n    apex.transformer.x()", "error"),
         ("def make():\n    from apex.contrib.sparsity import ASP", "warning"),
         ("import scaled_masked_softmax_cuda", "error"),
     ],

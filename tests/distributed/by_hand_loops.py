@@ -50,6 +50,33 @@ def broadcast_by_hand(rank, levels, way):
     return results
 
 
+def layer_replaced_after_a_step(rank, levels):
+    """Do a step, replace the last layer, step with gradients of 0; return the other masters before and after."""
+    results = {}
+    for level in levels:
+        net = make_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        try:
+            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
+            with amp.scale_loss(net(batches()[0]).float().pow(2).mean(), optimizer) as scaled:
+                scaled.backward()
+            optimizer.step()
+            last = len(list(net[-1].parameters()))
+            del optimizer.param_groups[0]["params"][-last:]
+            kept = list(optimizer.param_groups[0]["params"])
+            before = [param.detach().clone() for param in kept]
+            net[-1] = torch.nn.Linear(net[-1].in_features, net[-1].out_features)
+            optimizer.add_param_group({"params": net[-1].to(net[0].weight.dtype).parameters()})
+            optimizer.zero_grad()
+            with amp.scale_loss(0.0 * net(batches()[0]).float().sum(), optimizer) as scaled:
+                scaled.backward()
+            optimizer.step()
+            results[level] = before, [param.detach().clone() for param in kept]
+        finally:
+            ampcompat.reset()
+    return results
+
+
 def init_before_wrapping(rank, levels):
     """Initialize weights again behind ``amp.initialize``, wrap, do not train; return the masters."""
     results = {}

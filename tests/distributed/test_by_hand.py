@@ -21,3 +21,9 @@ def test_weights_initialized_before_wrapping_are_what_every_rank_gets():
     for found in ranks.run(by_hand_loops.init_before_wrapping, ("O2", "O5")):
         for level, masters in found.items():
             assert all(bool((master == 0.25).all()) for master in masters), level
+
+
+def test_masters_keep_their_low_bits_when_a_layer_is_replaced():
+    for found in ranks.run(by_hand_loops.layer_replaced_after_a_step, ("O2", "O5")):
+        for level, (before, after) in found.items():
+            assert len(before) == 2 and all(map(torch.equal, before, after)), level

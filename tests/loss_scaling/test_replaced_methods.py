@@ -9,10 +9,10 @@ from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 from ampcompat.engine.session import process_state
 
 
-def begin(setting):
+def begin(setting, loss_scale="dynamic"):
     model = Product(1.0).to(setting.high)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-    initialize(setting, model, optimizer, loss_scale="dynamic")
+    initialize(setting, model, optimizer, loss_scale=loss_scale)
     return model, optimizer, process_state.current().scalers
 
 
@@ -92,6 +92,18 @@ def test_unscale_of_a_subclass_may_add_an_overflow(setting):
         scalers[0] = Shared("dynamic", 2.0**10)
         assert [step(setting, model, optimizer) for _ in range(3)] == [True, False, True]
         assert (scalers[0].loss_scale(), scalers[0]._unskipped) == (512.0, 1)
+
+
+@each_setting
+def test_both_are_called_at_a_static_scale_of_1_too(setting):
+    with session_of(setting):
+        model, optimizer, scalers = begin(setting, 1.0)
+        scaler, ranks, unscaled = scalers[0], OverflowsElsewhere(), []
+        scaler.update_scale = lambda: ranks.merge(False)
+        assert [step(setting, model, optimizer) for _ in range(3)] == [True, False, True]
+        del scaler.update_scale
+        scaler.unscale = lambda grads, *args, **kwargs: unscaled.append(grads)
+        assert step(setting, model, optimizer) and unscaled
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan")])

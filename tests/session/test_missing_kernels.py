@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import ampcompat
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import cpu
@@ -42,6 +43,22 @@ def test_a_missing_kernel_is_an_error_that_says_what_works(level, message, in_no
     assert isinstance(error, AmpError) and str(error.__cause__) == message
     assert message in str(error) and "opt_level O0" in str(error) and "--dtypes float32,float64" in str(error)
     assert "O4" not in str(error)
+
+
+@pytest.mark.parametrize("level", ["O1", "O4"])
+def test_so_is_one_in_a_part_that_is_called_by_itself_or_in_another_model_while_functions_are_cast(level, in_no_dtype):
+    before = torch.nn.Module.__call__
+    model, other = torch.nn.Sequential(Raising(2, 2)), torch.nn.Sequential(Raising(2, 2))
+    model[0].message = other[0].message = MISSING
+    with ampcompat.session(level, verbosity=0):
+        amp.initialize(model, verbosity=0)
+        for called in (model, model[0], other):
+            with pytest.raises(AmpError, match="opt_level O0") as caught:
+                called(torch.ones(1, 2))
+            assert str(caught.value).count("opt_level O0") == 1 and str(caught.value.__cause__) == MISSING
+    with pytest.raises(RuntimeError) as caught:
+        other(torch.ones(1, 2))
+    assert str(caught.value) == MISSING and torch.nn.Module.__call__ is before
 
 
 def test_levels_with_bfloat16_are_named_where_torch_computes_in_it(monkeypatch):

@@ -14,6 +14,7 @@ from ...engine.casting.torch_compile import is_compiling
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat import features
+from ...support.uncopied_hook import ModuleHook
 from ..report_data import Run
 from .data_fingerprints import DataFingerprints
 from .event_log import apply_event
@@ -189,14 +190,15 @@ class BatchSizes:
         for model in models:
             if model not in self._watched:
                 options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
-                self._hooks.append(model.register_forward_pre_hook(BatchSizeHook(self), **options))
+                self._hooks.append(model.register_forward_pre_hook(ModuleHook(self._called), **options))
                 self._watched.add(model)
 
-    def add(self, arguments):
-        """Take one call into account."""
-        self._largest = max(self._largest, _batch_size(arguments) or 0)
-        if self._on_call is not None and not is_compiling():
-            self._on_call(arguments)
+    def _called(self, model, args, kwargs=None):
+        if model.training and torch.is_grad_enabled():
+            arguments = args, kwargs or {}
+            self._largest = max(self._largest, _batch_size(arguments) or 0)
+            if self._on_call is not None and not is_compiling():
+                self._on_call(arguments)
 
     def end_pass(self):
         """Count the largest batch since the last pass."""
@@ -213,20 +215,6 @@ class BatchSizes:
             hook.remove()
         self._hooks = []
         self._watched.clear()
-
-
-class BatchSizeHook:
-    """A forward pre-hook that reports batch sizes; in copies and pickles of its model it does nothing."""
-
-    def __init__(self, sizes=None):
-        self._sizes = sizes
-
-    def __call__(self, module, args, kwargs=None):
-        if self._sizes is not None and module.training and torch.is_grad_enabled():
-            self._sizes.add((args, kwargs or {}))
-
-    def __reduce__(self):
-        return BatchSizeHook, ()
 
 
 def _batch_size(value):

@@ -15,8 +15,8 @@ from . import emulated_half_arithmetic, other_patches, patch_targets, torch_comp
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
-#: Functions of ``torch.nn.functional`` that have half kernels on a GPU and none on a CPU (torch 2.13), or call one.
-_WITHOUT_KERNEL = ("avg_pool3d", "local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
+#: Functions of ``torch.nn.functional`` with the rule "float" that have no half kernels on a CPU, or call one.
+_WITHOUT_KERNEL = ("local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
 #: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
 _TORCHVISION = "ops.torchvision"
 #: Python functions of torch that call products, or write into a weight before. A function mode is off within the
@@ -78,6 +78,15 @@ def bind_casts(function):
             return function(*args, **kwargs)
 
     return call_with_casts
+
+
+def keep_from_compiler(patches):
+    """Make ``torch.compile`` leave a mode alone where Python calls it; undone by ``patches``.
+
+    That of torch 2.5 returns the results of another function from compiled code of ``__torch_function__``.
+    """
+    methods = [(HalfMode, name) for name in ("_is_for", "_is_mixed_norm", "_computed")]
+    torch_compile.patch_compile(patches, {HalfMode.__torch_function__.__code__}, methods)
 
 
 class HalfMode(thread_context.FunctionMode):
@@ -180,8 +189,9 @@ _CONDITIONS = {"__getitem__": _copies, "pad": _repeats, "coalesce": _is_uncoales
 
 def _emulated_functions():
     """Return {function: condition on (args, kwargs)}: torch's own functions, not the wrappers of O1 or O4."""
-    products = [row for row in expansion.rows() if row.rule == expansion.HALF or row.source[1] in _PRODUCTS]
-    places = [(owner, row.name, _always) for owner, row in patch_targets.place(products)]
+    rules = (expansion.HALF, expansion.FLOAT32_INSIDE)
+    rows = [row for row in expansion.rows() if row.rule in rules or row.source[1] in _PRODUCTS]
+    places = [(owner, row.name, _always) for owner, row in patch_targets.place(rows)]
     places += [(torch.nn.functional, name, _always) for name in _WITHOUT_KERNEL]
     for names, condition in ((function_dtypes.SUMMED, _always), (function_dtypes.GRADIENT_SUMMED, _is_recorded)):
         for name in names.split():

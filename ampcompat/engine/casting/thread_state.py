@@ -45,13 +45,13 @@ class Switch:
         # Each switch has its own class of records, whose attribute ``off`` is the state of the process. A thread
         # shadows it while it pauses or is in a region. So one attribute read is enough, and closing the backend reaches
         # every thread. The rest of a thread's record:
-        #   depth: the number of its pauses; ``pauses``: for each, what ``Flags.restore`` takes, and the devices
+        #   pauses: for each pause that it is in, what ``Flags.restore`` takes, and the devices
         #   inside: whether it is in a region
         #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
         #   entered: the ``CastDevices`` for which its flags are set, or None
         #   before: in the main thread, its flags before that
         #   token: the thread that makes copies of weights; an identifier of threads may be used again by a later one
-        at_first = {"off": True, "depth": 0, "inside": False, "uncast": False, "entered": None, "before": None}
+        at_first = {"off": True, "inside": False, "uncast": False, "entered": None, "before": None}
         self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()
         self.flags, self._low = flags, low
@@ -64,7 +64,7 @@ class Switch:
     def forget_threads(self):
         """Count only the calling thread, as far as it pauses casts or is in a region."""
         # One item per thread: unlike additions to a number, ``append`` and ``pop`` need no lock.
-        self._pausing, self._inside = [None] * (self.local.depth > 0), [None] * self.local.inside
+        self._pausing, self._inside = [None] * bool(self.local.pauses), [None] * self.local.inside
 
     @property
     def is_off_somewhere(self):
@@ -107,24 +107,32 @@ class Switch:
         self.flags.enter(self._low)
         local.entered = self.devices
 
-    def change_pauses(self, change):
-        """Change the number of this thread's pauses. At 0 its region decides, and outside a region the process."""
+    def pause(self):
+        """Turn casts off in this thread."""
         mine = vars(self.local)  # of this thread; a dict is faster than several reads of a thread-local
-        before = mine.get("depth", 0)
-        mine["depth"] = after = before + change
-        if after and not before:
+        if not mine["pauses"]:
             mine["off"] = True
             self._pausing.append(None)
-        elif before and not after:
+        mine["pauses"].append((() if self.flags is None else self.flags.leave(), self.devices))
+
+    def resume(self):
+        """End this thread's last pause. After all of them its region decides, and outside a region the process."""
+        mine = vars(self.local)
+        was, devices = mine["pauses"].pop()
+        if self.flags is not None:
+            self.flags.restore(was)
+        if not mine["pauses"]:
             if mine.get("inside"):
                 mine["off"] = False
             else:
                 mine.pop("off", None)
             self._pausing.pop()
+        if self.devices is not devices:
+            self.update_flags()
 
     def record(self):
         """Return a copy of this thread's record and its flags, for ``exchange``."""
-        return dict(vars(self.local)), self.flags and self.flags.read()
+        return dict(vars(self.local), pauses=list(self.local.pauses)), self.flags and self.flags.read()
 
     def exchange(self, record):
         """Give this thread another record and flags; return its own."""
@@ -138,7 +146,7 @@ class Switch:
         return own
 
     def _count(self, mine, change):
-        for threads, counts in ((self._pausing, mine.get("depth")), (self._inside, mine.get("inside"))):
+        for threads, counts in ((self._pausing, mine["pauses"]), (self._inside, mine.get("inside"))):
             if counts:
                 change(threads)
 
@@ -157,21 +165,10 @@ class Paused:
     def __enter__(self):
         if is_tracing():
             end_graph()
-        switch = self._switch
-        switch.change_pauses(1)
-        if switch.flags is not None:
-            switch.local.pauses.append((switch.flags.leave(), switch.devices))
+        self._switch.pause()
 
     def __exit__(self, *exc_info):
-        switch = self._switch
-        if switch.flags is None:
-            switch.change_pauses(-1)
-            return
-        was, devices = switch.local.pauses.pop()
-        switch.flags.restore(was)
-        switch.change_pauses(-1)
-        if switch.devices is not devices:
-            switch.update_flags()
+        self._switch.resume()
 
 
 class WithFlags:
@@ -205,7 +202,7 @@ class InRegion(WithFlags):
 
     def __enter__(self):
         own, flags = self._switch.record()
-        self._own = self._switch.exchange((dict(own, off=False, inside=True, depth=0, pauses=[]), flags))
+        self._own = self._switch.exchange((dict(own, off=False, inside=True, pauses=[]), flags))
         super().__enter__()
 
     def __exit__(self, *exc_info):

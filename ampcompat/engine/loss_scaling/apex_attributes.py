@@ -90,7 +90,7 @@ class ApexNames:
 
     def is_replaced(self, name):
         """Return whether a client has put a method of its own in place of one of this class."""
-        return name in vars(self) or getattr(type(self), name) is not vars(ApexNames)[name]
+        return getattr(getattr(self, name), "__func__", None) is not getattr(ApexNames, name)
 
     def unscale_by_client(self, groups, scale):
         """Call a client's ``unscale``, with the arguments that Apex gives it for float32 gradients."""

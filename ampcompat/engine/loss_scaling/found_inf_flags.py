@@ -20,10 +20,11 @@ class OverflowFlags:
 
     def on(self, device):
         """Return the flag of a device, a float32 tensor of shape (), to be set to 1."""
-        if device not in self._flags:
-            self._flags[device] = torch.full((), 0.0, dtype=torch.float32, device=device)  # faster than ``zeros``
-            self._device = device
-        return self._flags[device]
+        flag = self._flags.get(device)
+        if flag is None:
+            flag = torch.full((), 0.0, dtype=torch.float32, device=device)  # faster than ``zeros``
+            self._flags[device], self._device = flag, device
+        return flag
 
     @property
     def buffer(self):

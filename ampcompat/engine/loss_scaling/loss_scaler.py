@@ -196,8 +196,8 @@ class LossScaler(ApexNames):
             self._overflows_left = self._hysteresis
 
     def is_static_one(self):
-        """Return whether the scale is a static 1 and overflows are not looked for: gradients need no treatment."""
-        return not self.checks_overflow and self._scale == 1.0
+        """Return whether the scale is a static 1, overflows are not looked for, and no client replaced a method."""
+        return self.leaves_gradients_alone(self._scale) and not self.is_replaced("update_scale")
 
     def leaves_gradients_alone(self, scale):
         """Return whether ``unscale_`` would neither change nor look at gradients of this scale."""

@@ -40,8 +40,8 @@ class OverflowCheck:
         Fake flags, of a step in a ``FakeTensorMode``, have no values: nothing overflows there.
         """
         if self.result is None:
-            real = [flag for flag in self.flags if not fake_tensors.is_fake_type(type(flag))]
-            self.result = any([flag.item() != 0.0 for flag in real])
+            is_fake = fake_tensors.is_fake_type
+            self.result = any([flag.item() != 0.0 for flag in self.flags if not is_fake(type(flag))])
         return self.result
 
     def add_callback(self, callback):

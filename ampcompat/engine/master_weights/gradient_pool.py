@@ -26,7 +26,7 @@ class GradientPool:
         self.flat = None
         self._gradients = []
         self._references = []
-        self._uses = 0
+        self._storage = self._uses = 0  # the address of the storage of ``flat``, and how many tensors share it
 
     def filled(self, grads):
         """Return copies of gradients in ``flat``, one per master and in its dtype; None if a gradient is sparse."""
@@ -43,7 +43,7 @@ class GradientPool:
     def _is_ours_alone(self):
         # References from Python are counted per gradient; aliases, views and references from C++ per storage.
         return (
-            features.storage_uses(self.flat) == self._uses
+            features.storage_uses(self._storage) == self._uses
             and list(map(sys.getrefcount, self._gradients)) == self._references
         )
 
@@ -57,9 +57,10 @@ class GradientPool:
             gradient = self.flat.new_empty(0).set_(storage, offset, master.shape, master.stride())
             self._gradients.append(gradient)
             offset += size
+        self._storage = storage._cdata
         del storage, gradient
         self._references = list(map(sys.getrefcount, self._gradients))
-        self._uses = features.storage_uses(self.flat)
+        self._uses = features.storage_uses(self._storage)
 
 
 def padded(master):

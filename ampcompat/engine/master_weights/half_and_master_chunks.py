@@ -1,13 +1,11 @@
 """Half params and their masters in chunks: values and gradients are copied between them, chunk by chunk."""
 
-import collections
-import itertools
 import operator
 
 import torch
 
 from ...support import tensor_lists
-from ...support.tensor_lists import add_gradients
+from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors, features
 from . import gradient_pool
 from .take_written_values import take_values
@@ -37,6 +35,14 @@ class MasterChunk:
     def _set_versions(self, versions):
         self._versions, self._version_sum = versions, sum(versions)
         self._roundings = 0  # each increments every version
+
+    def continue_from(self, original):
+        """Keep what ``original`` has noted of these pairs, which were among its own: steps, and versions."""
+        places = {id(master): index for index, master in enumerate(original.masters)}
+        indices = [places[id(master)] for master in self.masters]
+        self.is_new = original.is_new
+        self._set_versions([original._versions[index] + original._roundings for index in indices])
+        self._of_masters = [original._of_masters[index] for index in indices]
 
     def refresh(self, writes, wholly=False):
         """Copy to the masters what was written to their half params since the last ``round_into_models``.
@@ -100,8 +106,8 @@ class MasterChunk:
             may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk``.
         """
         models, masters, pool = self.models, self.masters, self._pool
-        grads = list(map(tensor_lists.stored_gradient, models))
-        if any(map(operator.is_, grads, itertools.repeat(None))):
+        grads = list(map(stored_gradient, models))
+        if any([grad is None for grad in grads]):
             kept = [index for index, grad in enumerate(grads) if grad is not None]
             models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
             pool = None
@@ -114,7 +120,8 @@ class MasterChunk:
         else:
             groups = [[pool.flat]]
         del grads
-        collections.deque(map(tensor_lists.set_stored_gradient, models, itertools.repeat(None)), maxlen=0)
+        for model in models:
+            set_stored_gradient(model, None)
         unscale_(groups)
         if is_added:
             add_gradients(masters, copies)
@@ -132,11 +139,11 @@ class MasterChunk:
     def clear_half_gradients(self, set_to_none):
         """Set the gradients of the half params to None, or to 0."""
         for model in self.models:
-            grad = None if set_to_none else tensor_lists.stored_gradient(model)
+            grad = None if set_to_none else stored_gradient(model)
             if grad is not None:
                 grad.detach_().zero_()
             else:
-                tensor_lists.set_stored_gradient(model, None)
+                set_stored_gradient(model, None)
 
     def gradient_memory(self):
         """Return the pool's tensor, which stays allocated between steps, or None. Memory measurement uses it."""

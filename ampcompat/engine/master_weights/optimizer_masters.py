@@ -4,14 +4,12 @@ It makes them, puts them into ``param_groups``, gives them gradients, and rounds
 chunks of ``half_and_master_chunks`` and ``param_remainders.stored_chunk``.
 """
 
-from collections import OrderedDict
 from typing import NamedTuple
 
 import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
-from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import pickled_optimizers, zero_redundancy_optimizer
 from .create_masters import Snapshot, make_master, recast
@@ -46,7 +44,7 @@ class OptimizerMasters:
         self._makes_masters = bool(policy.master_weights)
         self._session_masters = session_masters
         self.writes = session_masters.writes  # what scripts may have written, to half params, masters and gradients
-        self._pairs = OrderedDict()  # id(master) -> Pair
+        self._pairs = {}  # id(master) -> Pair
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
         self._has_begun = False  # the first backward pass
         self._before = None  # what ``rollback`` restores
@@ -68,11 +66,7 @@ class OptimizerMasters:
     def unpaired_params(self):
         """Return the params that are their own masters."""
         params = [param for group in self._optimizer.param_groups for param in group["params"]]
-        if not self._pairs:
-            return params
-        if all(map(self._pairs.__contains__, map(id, params))):  # the common case, faster than the loop below
-            return []
-        return [param for param in params if id(param) not in self._pairs]
+        return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     # -- making and releasing ------------------------------------------------------------------------------------------
 
@@ -148,12 +142,20 @@ class OptimizerMasters:
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
         present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
-        removed = [key for key in self._pairs if key not in present]
-        if removed:
+        kept = {key: pair for key, pair in self._pairs.items() if key in present}
+        if len(kept) < len(self._pairs):
             self.restore_values()
-            for key in removed:
-                del self._pairs[key]
-            self.chunks = self._chunks_of(self.pairs())
+            self._pairs = kept
+            self._remake_chunks()
+
+    def _remake_chunks(self):
+        """Make the chunks again of the pairs that are left; those of one chunk keep what it has noted of them."""
+        earlier, self.chunks = self.chunks, []
+        for chunk in earlier:
+            pairs = [self._pairs[id(each)] for each in chunk.masters if id(each) in self._pairs]
+            for part in self._chunks_of(pairs):
+                part.continue_from(chunk)
+                self.chunks.append(part)
 
     def commit(self):
         """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
@@ -185,9 +187,9 @@ class OptimizerMasters:
             self._optimizer, {master: model for model, master in self._pairs.values()}
         )
         for model, master in self._pairs.values():
-            set_stored_gradient(model, None)
+            tensor_lists.set_stored_gradient(model, None)
             model.data = master.data.to(model.device)
-            set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+            tensor_lists.set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
         self._pairs.clear()
         self.chunks = []
 
@@ -216,11 +218,8 @@ class OptimizerMasters:
                 grad, master.grad = master.grad, None
                 master.data = master.data.to(model.device)
                 master.grad = None if grad is None else grad.to(model.device)
-        is_new = any([chunk.is_new for chunk in self.chunks])
         self.restore_values()
-        self.chunks = self._chunks_of(self.pairs())
-        for chunk in self.chunks:
-            chunk.is_new = is_new
+        self._remake_chunks()
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""

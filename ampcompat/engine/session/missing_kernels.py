@@ -19,20 +19,41 @@ def explained(context, low):
         context: a function that returns a context manager or None.
         low: the dtype that the model computes in. If torch has kernels for it, ``context`` itself is returned.
     """
-    if cpu.trains_in(low):
-        return context
-    # Tried out here and not in ``forward``, where functions may be cast.
-    others = "O4 or O5, " if low is not torch.bfloat16 and cpu.trains_in(torch.bfloat16) else ""
-    return functools.partial(_explaining, context, low, others)
+    return context if cpu.trains_in(low) else functools.partial(_explaining_context, context, low, _others(low))
+
+
+def explain_calls(low, patches):
+    """Explain what torch lacks for a dtype in the call of any module, as functions are cast in all of them."""
+    if not cpu.trains_in(low):
+        original, others = torch.nn.Module.__call__, _others(low)
+
+        @functools.wraps(original)
+        def call(self, *args, **kwargs):
+            with _explaining(low, others):
+                return original(self, *args, **kwargs)
+
+        patches.set(torch.nn.Module, "__call__", call)
+
+
+def _others(low):
+    """Return which levels work instead. Kernels are tried out now and not in ``forward``, where they may be cast."""
+    return "O4 or O5, " if low is not torch.bfloat16 and cpu.trains_in(torch.bfloat16) else ""
 
 
 @contextmanager
-def _explaining(context, low, others):
+def _explaining_context(context, low, others):
     if torch.is_grad_enabled() and not cpu.differentiates(low):
         raise AmpError(_advice("computes no gradients of", low, ".", others + "a newer torch"))
+    with _explaining(low, others), context() or nullcontext():
+        yield
+
+
+@contextmanager
+def _explaining(low, others):
     try:
-        with context() or nullcontext():
-            yield
+        yield
+    except AmpError:
+        raise
     except RuntimeError as error:
         if not _MISSING_KERNEL.search(str(error)):
             raise

@@ -102,12 +102,15 @@ class ProcessCasts:
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
+            for dtypes in () if opened_as is None else opened_as[1]:
+                missing_kernels.explain_calls(dtypes.low, patches)
             backend.set_devices(self._device_types())
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
             if self._half_mode is not None:
                 autograd.checkpoint_under_same_casts(emulated_half_models, patches)
+                emulated_half_models.keep_from_compiler(patches)
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
 

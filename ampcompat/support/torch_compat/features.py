@@ -173,9 +173,9 @@ def counts_storage_uses():
     return sys.getrefcount(gradient) > before
 
 
-def storage_uses(tensor):
-    """Return the number of tensors, in Python and C++, that share a tensor's memory, including itself."""
-    return torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+def storage_uses(address):
+    """Return the number of tensors, in Python and C++, that share the storage whose ``_cdata`` is ``address``."""
+    return torch._C._storage_Use_Count(address)
 
 
 @functools.lru_cache(maxsize=None)
@@ -234,14 +234,14 @@ def has_rms_norm(device_type):
 
 
 @tried_once
-def has_foreach_unscale(device_type):
-    """Return whether torch's fused unscale-and-check accepts lists of tensors on this type of device."""
+def has_foreach_unscale(device):
+    """Return whether torch's fused unscale-and-check accepts lists of tensors on this device."""
     fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
     if fused is None:
         return False
-    found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
+    found, factor = torch.zeros((), device=device), torch.ones((), device=device)
     try:
-        fused([torch.ones(1, device=device_type)], found, factor)
+        fused([torch.ones(1, device=device)], found, factor)
     except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3
         return False
     return True

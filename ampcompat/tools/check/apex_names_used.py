@@ -4,8 +4,10 @@ import ast
 import re
 
 from .alias_names import alias_names
-from .bindings import Bindings, dotted, imported_by_call
-from .report_records import Use
+from .bindings import Bindings, dotted, imported_by_call, last_name
+from .report_records import REFUSED, Use
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
 
 #: The beginning of a full name -> when Apex had this API. The first entry that matches is used.
 _YEARS = [
@@ -26,12 +28,13 @@ _YEARS = [
 
 def uses(source, bindings):
     """Return the uses of Apex's names in a ``Source``, by line, once per name and line."""
-    fallbacks = _Fallbacks(source.nodes)
+    names = list(_names(source.nodes, bindings))
+    fallbacks = _Fallbacks(source.nodes, names)
     found = {}
-    for node, name in _names(source.nodes, bindings):
+    for node, name in names:
         key = (node.lineno, name)
         if key not in found:
-            found[key] = use(source.place(node.lineno), name, fallbacks.nodes.get(id(node), ""))
+            found[key] = use(source.place(node.lineno), name, fallbacks.of(node, name))
     for place, name in _torn_names(source.torn):
         found.setdefault((place, name), use(place, name))
     return sorted(
@@ -80,14 +83,15 @@ def _chain(node):
 
 
 class _Fallbacks:
-    """The nodes that a script can do without.
+    """What a script can do without.
 
-    Attributes:
-        nodes: id -> ``try`` or ``function``, as in ``Use.fallback``.
+    Args:
+        nodes: all nodes of the syntax tree, parents first.
+        names: (node, full name) of the uses of Apex.
     """
 
-    def __init__(self, nodes):
-        self.nodes = {}
+    def __init__(self, nodes, names):
+        self._nodes = {}  # id -> ``try`` or ``function``, as in ``Use.fallback``
         for node in nodes:
             if isinstance(node, ast.Try) and any(_handles_imports(each) for each in node.handlers):
                 self._add(node.body, "try")
@@ -95,19 +99,38 @@ class _Fallbacks:
                 self._add(node.body, "function")
             elif isinstance(node, ast.If) and "TYPE_CHECKING" in (dotted(node.test) or ""):
                 self._add(node.body, "try")
+        #: Full names whose import fails, and is handled: other uses are reached only if it succeeds.
+        self._failing = [
+            name + "."
+            for node, name in names
+            if isinstance(node, _IMPORTS)
+            and self._nodes.get(id(node)) == "try"
+            and alias_names().verdict(name).becomes == REFUSED
+        ]
+
+    def of(self, node, name):
+        """Return the ``Use.fallback`` of a full name at a node."""
+        if not isinstance(node, _IMPORTS) and (name + ".").startswith(tuple(self._failing)):
+            return "try"
+        return self._nodes.get(id(node), "")
 
     def _add(self, body, kind):
         for inner in (inner for statement in body for inner in ast.walk(statement)):
-            if self.nodes.get(id(inner)) != "try":
-                self.nodes[id(inner)] = kind
+            if self._nodes.get(id(inner)) != "try":
+                self._nodes[id(inner)] = kind
 
 
 def _handles_imports(handler):
     """Return whether an ``except`` catches ImportError and does not end the script."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {"Exception" if kind is None else (dotted(kind) or "").rpartition(".")[2] for kind in kinds}
-    raises = any(isinstance(statement, ast.Raise) for statement in handler.body)
-    return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}) and not raises
+    ends = any(isinstance(statement, ast.Raise) or _exits(statement) for statement in handler.body)
+    return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}) and not ends
+
+
+def _exits(statement):
+    call = getattr(statement, "value", None)
+    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "quit")
 
 
 _IMPORT = re.compile(r"^\s*(?:>>> )?((?:from\s+[\w.]+\s+)?import\s+[\w.,* ()]+?(?:\s+as\s+\w+)?)\s*(?:#.*)?$")
