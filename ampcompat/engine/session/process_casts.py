@@ -102,9 +102,11 @@ class ProcessCasts:
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
         with PatchStack() as patches:
-            for dtypes in () if opened_as is None else opened_as[1]:
-                missing_kernels.explain_calls(dtypes.low, patches)
-            backend.set_devices(self._device_types())
+            device_types = self._device_types()
+            if "cpu" in (device_types or ("cpu",)):
+                for dtypes in () if opened_as is None else opened_as[1]:
+                    missing_kernels.explain_calls(dtypes.low, patches)
+            backend.set_devices(device_types)
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
