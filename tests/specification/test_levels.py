@@ -121,9 +121,9 @@ def test_outputs_are_not_cast_back(setting):
 @settings_at("O0", "O2", "O3", "O5")
 def test_other_levels_patch_no_functions(setting):
     def functions():
-        """Return what there is but ``data`` and ``numpy``, through which a script writes weights unseen, and ``compile``.
+        """Return what there is but ``data`` and ``numpy``, through which a script writes weights unseen.
 
-        The compiler has to leave emulated half arithmetic alone.
+        And without ``compile``: the compiler has to leave emulated half arithmetic alone.
         """
         watched = ("data", "numpy", "compile")
         owners = (torch, torch.Tensor, F)
