@@ -248,6 +248,7 @@ def test_a_compiled_model_with_a_checkpointed_block_has_the_same_dtypes_and_grad
         assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # which the compiler reads of any argument
 @pytest.mark.parametrize("level", ["O0", "O2"])
 def test_inputs_in_containers_are_cast_before_a_compiled_model(level):
     class Second(torch.nn.Linear):
