@@ -17,7 +17,14 @@ _compiler = getattr(torch, "compiler", None)
 #: Whether what the compiler traces reads the attributes of a ``threading.local`` that the thread has set. Before torch
 #: 2.12 it reads those of the class.
 READS_THREADS = features.is_version_within(oldest="2.12")
-_RECORDS_LAYERS = features.is_version_within(newest="2.4")
+
+#: Settings of the compiler without which it does not see casts, or that they are paused, in some releases of torch.
+#: By version: newer torch warns that the first is without effect.
+_SETTINGS = {}
+if features.is_version_within(newest="2.4"):
+    _SETTINGS["inline_inbuilt_nn_modules"] = True
+if features.is_version_within(oldest="2.10", newest="2.10"):  # with Python 3.13, it overlooks that a list was changed
+    _SETTINGS["use_recursive_dict_tags_for_guards"] = False
 
 #: The attribute that marks our wrappers.
 MARK = "_ampcompat_wrapper"
@@ -95,7 +102,7 @@ def patch_compile(patches, codes=(), uncompiled=()):
         import torch._dynamo  # noqa: F401  # a slow import, which torch.compile makes anyway
 
         _use_originals()
-        trace_layers(patches)
+        change_settings(patches)
         for code in codes:
             torch._dynamo.eval_frame.skip_code(code)
         for owner, name in uncompiled:
@@ -105,21 +112,22 @@ def patch_compile(patches, codes=(), uncompiled=()):
 
     patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
-    trace_layers(patches)
+    change_settings(patches)
 
 
-def trace_layers(patches):
-    """Make the compiler trace what torch's own layers call, as it does from torch 2.5 on, until ``patches`` is undone.
+def change_settings(patches):
+    """Change the compiler's settings so that it sees casts, if it is imported, until ``patches`` is undone.
 
-    That of 2.4 only records that a layer was called, and a ``Sequential`` is to it what its layers are. So the casts
-    of functions are compiled without a guard on whether casts are on, and those of a model's inputs are left out.
-    Older compilers cannot do otherwise.
+    Torch 2.4 only records that a layer of torch was called, and a ``Sequential`` is to it what its layers are. So the
+    casts of functions are compiled without a guard on whether casts are on, and those of a model's inputs are left out,
+    unless it traces what torch's own layers call, as later releases do. Older compilers cannot.
     """
-    # By version: newer torch warns that the setting is without effect.
-    config = getattr(sys.modules.get("torch._dynamo"), "config", None) if _RECORDS_LAYERS else None
-    if not getattr(config, "inline_inbuilt_nn_modules", True):
-        patches.defer(setattr, config, "inline_inbuilt_nn_modules", False)
-        config.inline_inbuilt_nn_modules = True
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+    for name, value in _SETTINGS.items():
+        before = getattr(config, name, value)
+        if before is not value:
+            patches.defer(setattr, config, name, before)
+            setattr(config, name, value)
 
 
 def _use_originals():

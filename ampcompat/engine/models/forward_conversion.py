@@ -15,7 +15,7 @@ import torch
 from ...support.nested import cast_floating
 from ...support.patching import PatchStack, wraps_method
 from ..casting.emulated_half_models import context_of
-from ..casting.torch_compile import trace_layers
+from ..casting.torch_compile import change_settings
 
 MARK = "_amp_forward"
 
@@ -99,7 +99,7 @@ class InstanceForward:
 
 def mark(model, conversion, patches):
     """Mark ``model`` with ``conversion``; undone by ``patches``."""
-    trace_layers(patches)  # the model may be compiled already
+    change_settings(patches)  # the model may be compiled already
     patches.set_in_dict(model, MARK, conversion)
     if "forward" in vars(model) or isinstance(model, torch.jit.ScriptModule):
         patches.set_in_dict(model, "forward", InstanceForward(conversion, model.forward))
