@@ -123,11 +123,11 @@ def change_settings(patches):
     unless it traces what torch's own layers call, as later releases do. Older compilers cannot.
     """
     config = getattr(sys.modules.get("torch._dynamo"), "config", None)
-    for name, value in _SETTINGS.items():
-        before = getattr(config, name, value)
-        if before is not value:
-            patches.defer(setattr, config, name, before)
-            setattr(config, name, value)
+    changed = {name: value for name, value in _SETTINGS.items() if getattr(config, name, value) is not value}
+    if changed:
+        context = config.patch(changed)
+        context.__enter__()
+        patches.defer(context.__exit__, None, None, None)
 
 
 def _use_originals():
