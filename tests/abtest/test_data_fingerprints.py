@@ -73,7 +73,7 @@ def test_checksums_end_after_the_first_steps_and_leave_the_measured_memory_alone
     assert recorded("O2", 1, False, 6).memory == few.memory
 
 
-@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.usefixtures("compiler_forgets")
 @pytest.mark.filterwarnings("ignore:.*Dynamo does not know how to trace:UserWarning")
 def test_compiled_models_train_on_and_their_loaded_batches_are_known():
     """The compiler leaves the models' hooks out, or runs them between two graphs."""

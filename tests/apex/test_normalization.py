@@ -224,7 +224,7 @@ def test_layer_norms_can_be_scripted(kind):
     assert torch.equal(torch.jit.script(module)(x), module(x))
 
 
-@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.usefixtures("compiler_forgets")
 @each_norm
 def test_compiled_it_is_one_graph(kind):
     if not hasattr(torch, "compiler"):

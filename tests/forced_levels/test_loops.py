@@ -220,7 +220,7 @@ def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
     assert_equal(both(level, run))
 
 
-@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.usefixtures("compiler_forgets")
 @pytest.mark.parametrize("method", ["function", "method"])
 def test_compiled_models(level, method):
     def run(hand):

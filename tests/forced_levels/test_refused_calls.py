@@ -129,7 +129,7 @@ def test_sources_of_another_dtype_are_cast_to_that_of_the_tensor(low):
         torch.ones(3).index_add_(0, AT, torch.ones(2, dtype=torch.float64))  # no level makes float64
 
 
-def test_compiled_code_accepts_them_too(low, compiled_before):
+def test_compiled_code_accepts_them_too(low, compiler_forgets):
     def step(scores, values):
         values = values.clone()
         values[MASK] = scores.masked_fill(MASK, -1e39)[:2]

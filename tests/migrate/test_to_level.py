@@ -224,7 +224,7 @@ def trained(source):
     return [(key, value.clone()) for each in names["result"] for key, value in each.state_dict().items()]
 
 
-@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.usefixtures("compiler_forgets")
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_the_written_script_trains_as_at_the_forced_level_bit_for_bit(level, name, monkeypatch):
     monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")

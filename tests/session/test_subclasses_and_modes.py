@@ -191,7 +191,7 @@ def causal(query, key, value):
     return flex_attention(query, key, value, score_mod=lambda score, b, h, i, j: torch.where(i >= j, score, -1e9))
 
 
-@pytest.mark.usefixtures("compiled_before")
+@pytest.mark.usefixtures("compiler_forgets")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @each_level
 def test_flex_attention_agrees_with_attention_in_float64(setting):
