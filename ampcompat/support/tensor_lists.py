@@ -173,7 +173,7 @@ def check_and_scale_(tensors, factor, found):
         found: a float32 tensor of shape () on their device.
     """
     tensors = _real(tensors)
-    if features.has_foreach_unscale(found.device):
+    if features.has_foreach_unscale(found.device.type):
         if isinstance(factor, torch.Tensor):
             factor = factor.to(found.device, torch.float32)
         else:

@@ -234,14 +234,14 @@ def has_rms_norm(device_type):
 
 
 @tried_once
-def has_foreach_unscale(device):
-    """Return whether torch's fused unscale-and-check accepts lists of tensors on this device."""
+def has_foreach_unscale(device_type):
+    """Return whether torch's fused unscale-and-check accepts lists of tensors on this type of device."""
     fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
     if fused is None:
         return False
-    found, factor = torch.zeros((), device=device), torch.ones((), device=device)
+    found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
     try:
-        fused([torch.ones(1, device=device)], found, factor)
+        fused([torch.ones(1, device=device_type)], found, factor)
     except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3
         return False
     return True
