@@ -8,12 +8,14 @@ of its output.
     error = norm of (value - float32 value) / norm of the float32 value, in float64
 """
 
+import contextlib
 import copy
 import math
 
 import torch
 
 from ...engine.models.forward_conversion import MARK
+from ...support import random_state
 from ...support.nested import cast_floating, floating_tensors
 from ...support.observer import Observer
 from ...support.torch_compat import features
@@ -121,7 +123,7 @@ class LayerErrors(Observer):
         self._model = model
         reference = _float_copy(model)
         inputs = _detached(args), _detached(kwargs or {})
-        self._whole.append((reference,) + inputs + (torch.get_rng_state(), []))
+        self._whole.append((reference,) + inputs + (random_state.capture(), []))
 
     def _model_returned(self, model, args, output):
         if self._is_on(model) and self._whole:
@@ -133,7 +135,7 @@ class LayerErrors(Observer):
 
     def _layer_called(self, module, args, kwargs=None):
         if self._is_on(module):
-            self._inputs[module] = _detached(args), _detached(kwargs or {}), torch.get_rng_state()
+            self._inputs[module] = _detached(args), _detached(kwargs or {}), random_state.capture()
 
     def _layer_returned(self, name, module, args, output):
         if not self._is_on(module) or module not in self._inputs:
@@ -147,8 +149,15 @@ class LayerErrors(Observer):
     def _is_on(self, module):
         return self.is_watching and not self._is_comparing and module.training and torch.is_grad_enabled()
 
+    @contextlib.contextmanager
     def _in_float32(self, state):
-        return _Float32(self, state)
+        """A context in which casts are disabled and the random state is ``state``; restores both afterwards."""
+        self._is_comparing = True
+        try:
+            with random_state.restored(state), self._session.process_casts.paused():
+                yield
+        finally:
+            self._is_comparing = False
 
     def _note(self, errors, name, value, expected):
         if torch.isfinite(expected).all():  # otherwise the input was not finite, and no layer is at fault
@@ -162,25 +171,6 @@ class LayerErrors(Observer):
             masters.update({id(param): master.grad for param, master in pairs if master.grad is not None})
         named = self._model.named_parameters()
         return {name: masters[id(param)] for name, param in named if id(param) in masters}
-
-
-class _Float32:
-    """A context in which casts are disabled and the random state is ``state``; restores both afterwards."""
-
-    def __init__(self, errors, state):
-        self._errors, self._state = errors, state
-
-    def __enter__(self):
-        self._errors._is_comparing = True
-        self._before = torch.get_rng_state()
-        torch.set_rng_state(self._state)
-        self._paused = self._errors._session.process_casts.paused()
-        self._paused.__enter__()
-
-    def __exit__(self, *error):
-        self._paused.__exit__(*error)
-        torch.set_rng_state(self._before)
-        self._errors._is_comparing = False
 
 
 def relative_error(value, expected):

@@ -13,6 +13,8 @@ import sys
 
 import torch
 
+from ...support import random_state
+
 #: The distance between the seeds of two repeats. It is large because scripts seed worker n with seed + n.
 STRIDE = 1000003
 
@@ -66,22 +68,13 @@ def _shift_seed(value, offset):
 @contextlib.contextmanager
 def restored():
     """Restore, after the block, the state of all generators, torch's determinism flags and its default dtype."""
-    saved = _generators() + _flags()
+    saved = _flags()
     try:
-        yield
+        with random_state.restored():
+            yield
     finally:
         for restore, value in saved:
             restore(value)
-
-
-def _generators():
-    found = [(random.setstate, random.getstate()), (torch.set_rng_state, torch.get_rng_state())]
-    if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"].random
-        found.append((numpy.set_state, numpy.get_state()))
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
-    return found
 
 
 def _flags():

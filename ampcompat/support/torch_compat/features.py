@@ -50,6 +50,10 @@ def available_devices():
         devices.append("mps")
     if hasattr(torch, "xpu") and torch.xpu.is_available():
         devices.append("xpu")
+    accelerator = getattr(torch, "accelerator", None)  # since torch 2.6; it also knows backends of other packages
+    if accelerator is not None and accelerator.is_available():
+        other = accelerator.current_accelerator().type
+        devices += [other] if other not in ("cuda", "mps", "xpu") else []
     return tuple(devices)
 
 

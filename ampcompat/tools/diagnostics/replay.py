@@ -6,6 +6,7 @@ import weakref
 
 import torch
 
+from ...support import random_state
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import world_size
 from ...support.uncopied_hook import ModuleHook
@@ -46,7 +47,7 @@ class ModelCalls:
         if self._is_stale:
             self._calls, self._is_stale = [], False
         if len(self._calls) < MAX_CALLS:
-            self._calls.append((weakref.ref(model), args, kwargs or {}, _random_state()))
+            self._calls.append((weakref.ref(model), args, kwargs or {}, random_state.capture()))
 
 
 def replay(calls):
@@ -65,26 +66,13 @@ def _restored(model, state):
     """A context with this random state that restores buffers, module attributes and the random state at its end."""
     attributes = [(module, dict(vars(module), _buffers=copy.copy(module._buffers))) for module in model.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    before = _random_state()
-    _set_random_state(state)
     try:
-        yield
+        with random_state.restored(state):
+            yield
     finally:
-        _set_random_state(before)
         for module, values in attributes:
             vars(module).clear()
             vars(module).update(values)
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
-
-
-def _random_state():
-    is_on_cuda = getattr(torch.cuda, "is_initialized", torch.cuda.is_available)()  # torch 1.4
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if is_on_cuda else None
-
-
-def _set_random_state(state):
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state(state[1])

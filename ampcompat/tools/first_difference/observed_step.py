@@ -7,13 +7,12 @@ other process reads them, so that its step begins with the same weights; then it
 import json
 import os
 import pickle
-import random
-import sys
 
 import torch
 
 from ... import opt_levels
 from ...errors import AmpError
+from ...support import random_state
 from ...support.module_stack import ModuleStack
 from ...support.observer import Observer
 from ...support.patching import PatchStack
@@ -139,14 +138,14 @@ class ObservedStep(Observer):
         tensors = self._modules.tensors()
         if self._is_reference:
             self._check_reference()
-            start = {"random": _random_states(), "scale": self._loss_scale()}
+            start = {"random": random_state.capture(), "scale": self._loss_scale()}
             start["tensors"] = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
             save(start, self._path(START))
         else:
             start = load(self._path(START), map_location="cpu", weights_only=False)
             _write(tensors, start["tensors"])
         self._set_scale(start)
-        _set_random_states(start["random"])
+        random_state.restore(start["random"])
         self._modules.begin_step()
         self._recorder = OpRecorder(self._store, self._names, self._modules, tensors, self._is_reference)
         self._recorder.__enter__()
@@ -266,21 +265,3 @@ def _write(tensors, values):
             value = values.get(name)
             if value is not None and value.shape == tensor.shape:
                 tensor.copy_(value)
-
-
-def _random_states():
-    states = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state_all()
-    if "numpy" in sys.modules:
-        states["numpy"] = sys.modules["numpy"].random.get_state()
-    return states
-
-
-def _set_random_states(states):
-    random.setstate(states["python"])
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
-    if "numpy" in states and "numpy" in sys.modules:
-        sys.modules["numpy"].random.set_state(states["numpy"])

@@ -7,6 +7,7 @@ import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...engine.patched_optimizers.step_or_skip import amp_step, is_stepping
+from ...support import random_state
 
 
 class _Prepared(BaseException):
@@ -49,16 +50,14 @@ class FirstSteps:
             del optimizer.step
 
     def _try(self, closure):
-        generator = torch.get_rng_state()
         self._is_trying = True
         try:
-            with torch.enable_grad():
+            with random_state.restored(), torch.enable_grad():
                 closure()
         except _Prepared:
             pass
         finally:
             self._is_trying = False
-            torch.set_rng_state(generator)
 
     def prepared(self):
         """Leave the closure that is run to prepare a model, if there is one."""

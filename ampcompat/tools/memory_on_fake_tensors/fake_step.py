@@ -15,6 +15,7 @@ from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.session import process_state
 from ...engine.session.training_session import Session
 from ...errors import AmpError
+from ...support import random_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
 from ..memory import storages
@@ -66,7 +67,7 @@ def measure(training):
     mode = fake_tensors.new_mode()
     values = AssumedValues()
     with ExitStack() as contexts:
-        contexts.enter_context(_random_state_kept())
+        contexts.enter_context(random_state.restored())
         contexts.enter_context(training.ranks.joined())
         contexts.enter_context(counted_as(training.counted_as))
         for context in (mode, values):
@@ -136,15 +137,6 @@ def _copied_layers(options, copied):
     if not isinstance(layers, (list, tuple)):
         layers = [] if layers is None else [layers]
     return dict(options, keep_fp32=[copied.get(id(layer), layer) for layer in layers])
-
-
-@contextmanager
-def _random_state_kept():
-    before = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
 
 
 @contextmanager
