@@ -12,6 +12,7 @@ from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.patching import run_all
 from ..casting import emulated_half_arithmetic
+from .wide_buffers import WIDE_BUFFERS, WideBuffers
 
 
 class ModelCast:
@@ -20,14 +21,16 @@ class ModelCast:
     Args:
         dtype: the dtype of the weights from now on.
         high: the dtype to which kept weights are cast if they are narrower.
+        patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
     """
 
-    def __init__(self, dtype, high):
+    def __init__(self, dtype, high, patches):
         self.dtype = dtype
         self.high = high
         self.originals = {}  # id(param) -> (its data, its gradient) before the cast
+        self._patches = patches
         self._before = {}  # module -> [(whether it is a param, its name, its dtype before)] of params and buffers
-        self._seen = set()
+        self._dtypes = {}  # id(param or buffer) -> its dtype before
 
     def cast(self, modules, kept):
         """Cast the floating params and buffers of ``modules``; widen those that a module in ``kept`` (a list) owns.
@@ -40,32 +43,33 @@ class ModelCast:
         protected = {id(tensor) for module in kept for _, _, tensor in _own_tensors(module)}
         for module in modules:
             for is_param, name, tensor in _own_tensors(module):
-                if id(tensor) in self._seen or not tensor.is_floating_point():
-                    continue
                 if id(tensor) in protected:
                     dtype = self.high if tensor_lists.is_narrower(tensor, self.high) else None
                 else:
                     dtype = None if tensor_lists.is_shard(tensor) else self.dtype
-                if dtype is None:
+                if dtype is None or not tensor.is_floating_point():
                     continue
-                self._seen.add(id(tensor))
-                self._before.setdefault(module, []).append((is_param, name, tensor.dtype))
+                before = self._dtypes.setdefault(id(tensor), tensor.dtype)
+                self._before.setdefault(module, []).append((is_param, name, before))
                 if tensor.dtype is not dtype:
                     _check_castable(name, tensor, module, dtype)
                     self.originals[id(tensor)] = tensor.data, tensor.grad
                     _set_data(tensor, dtype, tensor.data, tensor.grad)
+                if not is_param and tensor_lists.is_narrower(tensor, before):
+                    self._wide_buffers(module).keep(name, self.originals[id(tensor)][0], dtype)
             if module in self._before and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
-    def commit(self, patches):
-        """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need.
+    def _wide_buffers(self, module):
+        if WIDE_BUFFERS not in vars(module):
+            self._patches.set_in_dict(module, WIDE_BUFFERS, WideBuffers(module._buffers))
+        return vars(module)[WIDE_BUFFERS]
 
-        Args:
-            patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
-        """
+    def commit(self):
+        """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need."""
         self.originals = {}
         for module, tensors in self._before.items():
-            patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})
+            self._patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})
 
     def release(self):
         """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
@@ -93,11 +97,14 @@ def _has_memory(tensor):
 
 def _restore_dtypes(reference, tensors, originals):
     module = reference()
+    buffers = vars(module).get(WIDE_BUFFERS)
     for is_param, name, dtype in tensors:
         owned = module._parameters if is_param else module._buffers
         tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
         if tensor is not None and tensor.dtype is not dtype:
-            _set_data(tensor, dtype, *originals.get(id(tensor), (tensor.data, tensor.grad)))
+            wide = None if is_param or buffers is None else buffers.widened(name, tensor.data)
+            now = tensor.data if wide is None else wide, tensor.grad
+            _set_data(tensor, dtype, *originals.get(id(tensor), now))
 
 
 def _set_data(tensor, dtype, data, grad):

@@ -13,6 +13,7 @@ import torch
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
 from ..master_weights.session_masters import SessionMasters
+from .wide_buffers import WIDE_BUFFERS
 
 
 class O2StateDictHook:
@@ -33,13 +34,17 @@ class O2StateDictHook:
 
     def __call__(self, module, state_dict, prefix, local_metadata):
         """Replace the module's own entries in ``state_dict`` that are tensors."""
+        buffers = vars(module).get(WIDE_BUFFERS)
         named = list(module._parameters.items()) + list(module._buffers.items())
         for name, owned in named:
             key = prefix + name
             value = state_dict.get(key)
             if isinstance(value, torch.Tensor) and tensor_lists.is_narrower(value, self.dtype):
                 tied = self._tied(state_dict, owned, value)
-                state_dict[key] = self._widened(owned, value) if tied is None else tied
+                if tied is None:
+                    wide = None if buffers is None else buffers.widened(name, value)
+                    tied = self._widened(owned, value) if wide is None else wide.to(self.dtype)
+                state_dict[key] = tied
                 self._names[id(owned)] = key
         return state_dict
 
@@ -60,23 +65,27 @@ class O2StateDictHook:
 
 
 class RefreshMasters:
-    """Copies what is loaded into a module's half params to their masters first, before it is rounded to half.
+    """Copies what is loaded into a module's half params and buffers first, before it is rounded: to their masters.
 
     Args:
         module: whose params; None in copies of a model, whose params have no masters.
+        buffers: the ``WideBuffers`` of the module, or None.
     """
 
-    def __init__(self, module, masters):
+    def __init__(self, module, masters, buffers=None):
         self._params = {} if module is None else module._parameters
         self._masters = masters
+        self._buffers = buffers
 
     def __call__(self, state_dict, prefix, *rest):
         """Run as a pre-hook of ``_load_from_state_dict``."""
         for name, param in self._params.items():
             self._masters.load(param, state_dict.get(prefix + name))
+        if self._buffers is not None:
+            self._buffers.load(state_dict, prefix)
 
     def __reduce__(self):
-        return RefreshMasters, (None, SessionMasters())
+        return RefreshMasters, (None, SessionMasters(), self._buffers)
 
 
 def refresh_nothing():
@@ -112,5 +121,6 @@ def hook(modules, dtype, masters, patches):
         if hooked is None:
             hooked = widen
             patches.defer_for(module, module._register_state_dict_hook(widen).remove)
-            patches.defer_for(module, module._register_load_state_dict_pre_hook(RefreshMasters(module, masters)).remove)
+            refresh = RefreshMasters(module, masters, vars(module).get(WIDE_BUFFERS))
+            patches.defer_for(module, module._register_load_state_dict_pre_hook(refresh).remove)
         hooked.params.update((id(param), param) for param in module._parameters.values() if param is not None)

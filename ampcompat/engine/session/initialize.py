@@ -130,7 +130,7 @@ class Preparation:
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
-        self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high)
+        self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)
         self._rollback.callback(self._cast.release)
         models = plan.models + plan.grown_models
         paused, entered, self.half_mode = session.process_casts.contexts_of_forward(policy, models)
@@ -198,7 +198,7 @@ class Preparation:
         self._rollback.pop_all()
         session = self._session
         if self._cast is not None:
-            self._cast.commit(self._patches)
+            self._cast.commit()
         for record in self._records + self._grown:
             record.masters.commit()
             session.add_masters(record, record.pairs())
