@@ -18,6 +18,7 @@ from helpers.precision import HIGH, PAIR, low_of
 import ampcompat
 from ampcompat import amp, opt_levels
 from ampcompat.engine import casting
+from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.support.torch_compat import features
 
@@ -270,12 +271,30 @@ def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers():
             del each
 
 
-def test_every_way_in_sees_the_same_scalers_call_after_call():
+def test_the_state_of_amp_shows_the_scalers_of_the_newest_call():
+    """As in Apex: a script that sets a scale after ``initialize`` means the optimizers that it has just passed."""
     with ampcompat.session(verbosity=0):
-        made = [begin("O1", num_losses=2), begin("O3", "without", seed=1), begin("O2", seed=2, loss_scale=128.0)]
+        made = [begin("O1", num_losses=2), begin("O2", seed=2, loss_scale=128.0)]
+        begin("O3", "without", seed=1)  # of a teacher: it trains nothing
         assert own_scalers() == [2.0**16, 2.0**16, 128.0]
-        assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [2.0**16, 2.0**16, 128.0]
-        assert len(made) == 3
+        assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [128.0]
+        amp._amp_state.loss_scalers[0]._loss_scale = 4.0
+        assert iterate(*made[1])[0] == 4.0
+        assert iterate(*made[0])[0] == 2.0**16
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_scalers_that_a_script_puts_in_place_are_those_of_the_newest_call(is_dropped):
+    with ampcompat.session(verbosity=0):
+        first = begin("O1", seed=0)
+        if is_dropped:
+            del first
+        second = begin("O2", seed=1, num_losses=2)
+        amp._amp_state.loss_scalers[0] = LossScaler(2.0)
+        assert iterate(*second)[0] == 2.0
+        amp._amp_state.loss_scalers = [LossScaler(8.0)]
+        assert iterate(*second)[0] == 8.0
+        assert own_scalers()[-1] == 8.0
 
 
 def test_state_dict_and_load_state_dict_restore_the_scalers_of_several_calls():

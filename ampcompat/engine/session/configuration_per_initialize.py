@@ -39,16 +39,3 @@ class Configuration:
     def add_losses(self, request):
         """Make loss scalers for the losses that a later call for the same models and optimizers has added."""
         self.scalers += request.make_scalers()[len(self.scalers) :]
-
-
-class JoinedScalers(list):
-    """The loss scalers of several calls of ``initialize``; assigning to an element replaces a scaler."""
-
-    def __init__(self, configurations):
-        self._places = [(each.scalers, index) for each in configurations for index in range(len(each.scalers))]
-        super().__init__([scalers[index] for scalers, index in self._places])
-
-    def __setitem__(self, index, scaler):
-        super().__setitem__(index, scaler)
-        scalers, place = self._places[index]
-        scalers[place] = scaler

@@ -108,7 +108,7 @@ def close_all():
 
 @atexit.register
 def _sync_all():
-    run_all((_sync_at_exit, (scaler,)) for session in list(sessions) for scaler in session.scalers)
+    run_all((_sync_at_exit, (scaler,)) for session in list(sessions) for scaler in session.all_scalers())
 
 
 def _sync_at_exit(scaler):

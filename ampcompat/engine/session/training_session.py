@@ -20,7 +20,7 @@ from ..patched_optimizers import chunked_step
 from ..patched_optimizers.optimizer_record import record_of
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
-from .configuration_per_initialize import Configuration, JoinedScalers
+from .configuration_per_initialize import Configuration
 from .initialize import Preparation, make_plan
 from .process_casts import ProcessCasts
 from .scale_loss import BackwardPass, UnscaledPass
@@ -150,7 +150,7 @@ class Session:
 
         If something raises (an observer, an overflow that is read only now), the rest is still restored (``run_all``).
         """
-        calls = [(scaler.sync, ()) for each in self.configurations for scaler in each.scalers]
+        calls = [(scaler.sync, ()) for scaler in self.all_scalers()]
         calls += [(observer.closed, (self,)) for observer in self.observers]
         calls += [(self.forward_token.close, ()), (self.process_casts.close, ()), (self.patches.undo, ())]
         calls += [(self._configuration_of.clear, ()), (self.masters.clear, ()), (process_state.leave, (self,))]
@@ -186,23 +186,20 @@ class Session:
 
     @property
     def scalers(self):
-        """The loss scalers, call of ``initialize`` after call; those of calls without optimizers are left out.
+        """The loss scalers of the newest call of ``initialize`` that got an optimizer, else of the newest.
 
-        Before any optimizer is known, those of the first call. Scripts replace elements of this list, or all of it.
+        Scripts replace elements of this list, or all of it.
         """
-        configurations = self._with_optimizers()
-        return configurations[0].scalers if len(configurations) == 1 else JoinedScalers(configurations)
+        newest = self._newest()
+        return [] if newest is None else newest.scalers
 
     @scalers.setter
     def scalers(self, scalers):
-        scalers, configurations = list(scalers), self._with_optimizers()
-        for each in configurations[:-1]:
-            each.scalers, scalers = scalers[: len(each.scalers)], scalers[len(each.scalers) :]
-        configurations[-1].scalers = scalers
+        self._newest().scalers = list(scalers)
 
-    def _with_optimizers(self):
-        configurations = list(self.configurations)
-        return [each for each in configurations if each.records] or configurations[:1]
+    def all_scalers(self):
+        """Return the loss scalers of every call of ``initialize``, call after call."""
+        return [scaler for each in self.configurations for scaler in each.scalers]
 
     @property
     def notices(self):
@@ -289,21 +286,25 @@ class Session:
 
     def state_dict(self):
         """Return the state of every loss scaler by its key."""
-        scalers = self._scalers_in_use()
+        scalers = self._saved_scalers()
         return {f"loss_scaler{index}": scaler.state_dict() for index, scaler in enumerate(scalers)}
 
     def load_state_dict(self, state_dict):
         """Load the states of the loss scalers that are both in ``state_dict`` and in this session."""
         states = scaler_states(state_dict)
-        scalers = self._scalers_in_use()
+        scalers = self._saved_scalers()
         if len(states) != len(scalers):
             self.notices.scaler_counts(len(states), len(scalers))
         for index, scaler in enumerate(scalers):
             if index in states:
                 scaler.load_state_dict(states[index])
 
-    def _scalers_in_use(self):
-        """Return ``scalers`` without those of optimizers that a script has dropped, such as those of earlier folds."""
-        if len(self._with_optimizers()) > 1:
+    def _saved_scalers(self):
+        """Return the loss scalers of the calls of ``initialize`` that got optimizers, call after call.
+
+        Without those of optimizers that a script has dropped, such as those of earlier folds. Before any optimizer is
+        known, those of the newest call.
+        """
+        if sum([bool(each.records) for each in self.configurations]) > 1:
             gc.collect()  # an optimizer with replaced methods refers to itself
-        return self.scalers
+        return [scaler for each in self.configurations if each.records for scaler in each.scalers] or self.scalers

@@ -294,7 +294,7 @@ class OverflowDiagnosis(Observer):
             return
         if self._never_skipped:
             self._read_never_skipped()
-        for scaler in session().scalers if self._records else ():
+        for scaler in session().all_scalers() if self._records else ():
             scaler.sync()
         if self._prints_summary and self._passes and self._is_first_rank:
             table = self.histogram().table("Unscaled gradients by magnitude, a sample")
