@@ -7,12 +7,12 @@ The descriptions of the fields are used to check what is read, and for the table
 import functools
 import gzip
 import json
-import os
 import zlib
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpValueError
+from ..support import files
 from . import first_difference_data, schema
 from .first_difference_data import OpDifference, StepComparison
 from .outcomes import Equivalence, Speed
@@ -254,7 +254,7 @@ class Report:
     def save(self, path):
         """Write the report to a file, completely or not at all; compressed if its name ends in ".gz"."""
         text = self.to_json()
-        write_atomically(path, gzip.compress(text.encode("utf-8"), 6) if str(path).endswith(".gz") else text)
+        files.write(path, gzip.compress(text.encode("utf-8"), 6) if str(path).endswith(".gz") else text)
 
     @classmethod
     def load(cls, path):
@@ -285,14 +285,6 @@ def _upgrade(tree):
         timing = tree["timing"]
         is_empty = isinstance(timing, dict) and not timing.get("step_microseconds")
         tree["timings"] = [] if is_empty else [timing]
-
-
-def write_atomically(path, content):
-    """Write text or bytes to a file, completely or not at all."""
-    partial = f"{path}.{os.getpid()}.part"
-    with open(partial, "wb") as file:
-        file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
-    os.replace(partial, path)
 
 
 def documentation():

@@ -84,13 +84,11 @@ def _run_and_print(parser, options, report, planned, missing):
 
 def _write_files(parser, options, report):
     """Write the requested files; return whether all could be written. The report has already been printed."""
-    try:
-        for path in write_files(options, report):
-            print(f"wrote {path}", file=sys.stderr)
-    except (AmpError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return False
-    return True
+    errors = 0
+    for path, error in write_files(options, report):
+        print(f"wrote {path}" if error is None else f"{parser.prog}: error: {error}", file=sys.stderr)
+        errors += error is not None
+    return not errors
 
 
 def _advise_on_failure(parser, options, report, arguments):
@@ -137,6 +135,8 @@ def _plan(parser, folder, report, planned):
         write_plan(folder, report, planned)
     except OSError as error:
         parser.error(f"cannot write {folder}: {error.strerror}.")
+    except AmpError as error:
+        parser.error(str(error))
     path = os.path.join(folder, COMMANDS)
     print(f"wrote {len(planned)} commands to {path}; afterwards: ampcompat report {folder}")
     return 0

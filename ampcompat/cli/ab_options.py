@@ -13,7 +13,7 @@ from ..errors import AmpError
 from ..tools.check.is_amp_used import uses_amp
 from . import device_option, fail_on_options, target_option
 from .ab_variants import choose_rows, parse_against, parse_variant
-from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
 from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
@@ -55,7 +55,7 @@ def new_parser():
     add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
-    _add_output_options(add)
+    _add_output_options(parser)
     target_option.add_option(parser)
     fail_on_options.add_options(parser)
     told = "first forecast which levels will work, from 50 steps in float32, and say at the end whether that was right"
@@ -115,18 +115,19 @@ def _add_row_options(add):
     add("--against", type=parse_against, metavar="FILE", help=against)
 
 
-def _add_output_options(add):
-    add("--json", type=_writable_file, metavar="FILE", help="write the report, for `ampcompat report`")
-    add("--html", type=_writable_file, metavar="FILE", help="write the report as an HTML page")
+def _add_output_options(parser):
+    add, add_output = parser.add_argument, parser.add_output
+    add_output("--json", metavar="FILE", help="write the report, for `ampcompat report`")
+    add_output("--html", metavar="FILE", help="write the report as an HTML page")
     add("--live", action="store_true", help="serve the page on 127.0.0.1 during the runs; it grows with them")
-    add("--png", type=_image_file, metavar="FILE", help="write the charts as an image")
-    add("--markdown", type=_writable_file, metavar="FILE", help="write the table for a pull request")
-    add("--latex", type=_writable_file, metavar="FILE", help="write the table for a paper")
+    add_output("--png", check=_image_file, metavar="FILE", help="write the charts as an image")
+    add_output("--markdown", metavar="FILE", help="write the table for a pull request")
+    add_output("--latex", metavar="FILE", help="write the table for a paper")
     resume = "like --json; runs that the file already has are kept, and the others are run"
-    add("--resume", type=_writable_file, metavar="FILE", help=resume)
+    add("--resume", type=output_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run to DIR/commands.txt; then `ampcompat report DIR`"
     add("--plan", metavar="DIR", help=planned)
-    add("--csv", type=_writable_file, metavar="FILE", help="write losses and metrics, one row per value")
+    add_output("--csv", metavar="FILE", help="write losses and metrics, one row per value")
     add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
 
 
@@ -137,19 +138,12 @@ def _levels(text):
     return found
 
 
-def _writable_file(text):
-    folder = os.path.dirname(os.path.abspath(text))
-    if os.path.isdir(text) or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
-    return text
-
-
 def _image_file(text):
+    """Raise an error for argparse if this is not the name of an image."""
     try:
         renderer.format_of(text)
     except AmpError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return _writable_file(text)
 
 
 def checked_command(parser, options):
@@ -172,6 +166,7 @@ def checked_command(parser, options):
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
     except (ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
+    parser.check_outputs(options, [row["script"] for row in options.rows.values() if "script" in row])
     if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
     if options.in_process and any(PLACEHOLDER in each for each in command[1:]):

@@ -11,8 +11,10 @@ from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
-from ..abtest.report_data import NOTHING_TO_RECORD, label_of, write_atomically
+from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..cuda_redirect import missing_cuda
+from ..errors import AmpError
+from ..support import files
 from ..tools.check.rule_searches.conditional_initialize import conditional_calls_in
 from .ab_find_keep_fp32 import find_in_processes
 
@@ -74,19 +76,23 @@ def print_search(report, options, planned, progress):
 
 
 def write_files(options, report):
-    """Write the files that the command line requests, and yield their names."""
+    """Write the files that the command line requests; yield the name of each, and the error if it cannot be written."""
     for path, write in (
         (options.json, report.save),
-        (options.html, lambda path: write_atomically(path, to_html(report))),
+        (options.html, lambda path: files.write(path, to_html(report))),
         (options.png, lambda path: save_figure(report, path)),
-        (options.markdown, lambda path: write_atomically(path, to_markdown(report))),
-        (options.latex, lambda path: write_atomically(path, to_latex(report))),
-        (options.csv, lambda path: write_atomically(path, export.to_csv(report))),
+        (options.markdown, lambda path: files.write(path, to_markdown(report))),
+        (options.latex, lambda path: files.write(path, to_latex(report))),
+        (options.csv, lambda path: files.write(path, export.to_csv(report))),
         (options.tensorboard, lambda path: export.to_tensorboard(report, path)),
     ):
         if path is not None:
-            write(path)
-            yield path
+            try:
+                write(path)
+            except (AmpError, OSError) as error:  # OSError: of TensorBoard's own writer
+                yield path, error
+            else:
+                yield path, None
 
 
 def advice_without_cuda(options, report, arguments):

@@ -6,6 +6,7 @@ import io
 import os
 import shlex
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
 from ..abtest.running.executors import Recorded, add_recorded, run_all
 from ..abtest.running.subprocess_supervisor import SubprocessRun
+from ..errors import AmpError
 from . import machine_shares
 
 #: The statuses of runs that are not done again.
@@ -263,6 +265,15 @@ def run_in_process(options, planned, report, progress, outputs):
 
 
 def write_json(options, report):
-    """Write the report if ``--json`` or ``--resume`` gives a file."""
+    """Write the report if ``--json`` or ``--resume`` gives a file; warn if that fails, since the series goes on."""
     if options.json is not None:
-        report.save(options.json)
+        try:
+            report.save(options.json)
+        except AmpError as error:
+            _warn(f"warning: {error} The series goes on.")
+
+
+@functools.lru_cache(maxsize=None)
+def _warn(text):
+    """Print a warning to stderr once, although it recurs after each run."""
+    print(text, file=sys.stderr)

@@ -2,6 +2,10 @@
 
 import argparse
 import difflib
+import os
+
+from ..errors import AmpError
+from ..support import files
 
 #: The exit code of a wrong command line, as in argparse.
 USAGE_ERROR = 2
@@ -19,6 +23,7 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options):
         self._names = set()  # of the options
         self._option_of = {}  # name in the parsed options -> option
+        self._outputs = []  # names in the parsed options
         super().__init__(allow_abbrev=False, **options)
 
     def add_argument(self, *names, **options):
@@ -27,6 +32,30 @@ class CommandParser(argparse.ArgumentParser):
         self._names.update(action.option_strings)
         self._option_of[action.dest] = action.option_strings[-1] if action.option_strings else action.dest
         return action
+
+    def add_output(self, *names, check=None, **options):
+        """Add an option for a file to write; ``check`` is called with its name, and may raise errors for argparse."""
+
+        def checked(text):
+            if check is not None:
+                check(text)
+            return output_file(text)
+
+        action = self.add_argument(*names, type=checked, **options)
+        self._outputs.append(action.dest)
+
+    def check_outputs(self, options, inputs):
+        """Exit with one line if a file to write is one of ``inputs``, or is given twice."""
+        read, written = {os.path.realpath(path) for path in inputs}, {}
+        for name in self._outputs:
+            path = getattr(options, name)
+            if path in (None, "-"):
+                continue
+            real, option = os.path.realpath(path), self._option_of[name]
+            if real in read:
+                self.error(f"{option} {path}: the command reads this file; give another name")
+            if written.setdefault(real, option) != option:
+                self.error(f"{option} {path}: {written[real]} writes this file; give another name")
 
     def parse_args(self, args=None, namespace=None):
         """Parse as ``ArgumentParser`` does; the error for an unknown option suggests one with a similar name."""
@@ -58,13 +87,20 @@ class CommandParser(argparse.ArgumentParser):
         """Return those of ``arguments`` that are options of this parser."""
         return [each for each in arguments if each.partition("=")[0] in self._names]
 
-    def write_file(self, path, text):
-        """Write a text file; an error of the command line if that is not possible."""
+    def write_file(self, path, content):
+        """Write a file as ``files.write`` does; an error of the command line if that is not possible."""
         try:
-            with open(path, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-        except OSError as error:
-            self.error(f"cannot write {path}: {error.strerror}.")
+            files.write(path, content)
+        except AmpError as error:
+            self.error(str(error))
+
+
+def output_file(text):
+    """Return the name of a file that can be written, or "-"; otherwise raise an error for argparse."""
+    folder = os.path.dirname(os.path.abspath(text))
+    if text != "-" and not files.is_stream(text) and (os.path.isdir(text) or not os.access(folder, os.W_OK)):
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
+    return text
 
 
 def whole_number(minimum, maximum=None):

@@ -7,6 +7,7 @@ import time
 
 from ..tools.check import check as check_paths
 from ..tools.check.check_text import to_text
+from ..tools.check.code_files import kind
 from ..tools.check.sarif import to_sarif
 from .argument_parser import CommandParser
 
@@ -22,8 +23,8 @@ def check(arguments):
         "1: errors or warnings; 2: wrong arguments.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder; nothing in it is run or imported")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; `-` prints it instead of the text")
-    parser.add_argument("--sarif", metavar="FILE", help="write the findings as SARIF; `-` prints them instead")
+    parser.add_output("--json", metavar="FILE", help="write the report as JSON; `-` prints it instead of the text")
+    parser.add_output("--sarif", metavar="FILE", help="write the findings as SARIF; `-` prints them instead")
     parser.add_argument("--brief", action="store_true", help="leave out the list of every use")
     options = parser.parse_args(arguments)
     for path in options.paths:
@@ -31,6 +32,7 @@ def check(arguments):
             parser.error(f"no such file or folder: {path!r}")
     if options.json == options.sarif == "-":
         parser.error("only one of --json and --sarif can be printed; give the other a file name")
+    parser.check_outputs(options, _inputs(options))
     report = check_paths(options.paths, _progress(sys.stderr))
     outputs = [(options.json, report.as_dict()), (options.sarif, to_sarif(report))]
     if "-" not in (options.json, options.sarif):
@@ -42,6 +44,14 @@ def check(arguments):
         else:
             parser.write_file(name, text)
     return report.exit_code
+
+
+def _inputs(options):
+    """Return the files and folders to read, and those of the files to write that are read as files of such a folder."""
+    written = [path for path in (options.json, options.sarif) if path is not None and os.path.isfile(path)]
+    folders = [os.path.join(os.path.realpath(path), "") for path in options.paths if os.path.isdir(path)]
+    read = [path for path in written if os.path.realpath(path).startswith(tuple(folders)) and kind(path)]
+    return options.paths + read
 
 
 def _progress(stream):

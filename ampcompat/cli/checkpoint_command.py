@@ -1,7 +1,5 @@
 """``checkpoint``: describe the contents of a checkpoint file, and convert it."""
 
-import os
-
 from ..errors import AmpError
 from ..tools.checkpoint_files import LAYOUTS, Contents, convert, read, write
 from .argument_parser import CommandParser
@@ -16,12 +14,11 @@ def checkpoint(arguments):
     parser.add_argument(
         "--to", choices=LAYOUTS, metavar="LAYOUT", help="O1, O2 or apex: for amp.initialize; torch: for GradScaler"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the converted file")
+    parser.add_output("-o", "--output", metavar="FILE", help="where to write the converted file")
     options = parser.parse_args(arguments)
     if (options.to is None) != (options.output is None):
         parser.error("--to and -o belong together: --to {} -o FILE".format("|".join(LAYOUTS)))
-    if options.output and os.path.realpath(options.output) == os.path.realpath(options.file):
-        parser.error("-o is the checkpoint file itself; give another name")
+    parser.check_outputs(options, [options.file])
     try:
         content = read(options.file)
         print("\n".join(Contents(content).lines()))

@@ -5,15 +5,15 @@ The script runs in its own process, at O0. This process does not import torch.
 
 import argparse
 import json
-import os
 import shutil
 import sys
 
 from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
 from ..abtest.planned_run import PlannedRun
-from ..abtest.report_data import NOTHING_TO_RECORD, write_atomically
+from ..abtest.report_data import NOTHING_TO_RECORD
 from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, sigterm_as_interrupt
 from ..errors import AmpError
+from ..support import files
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 from .run_command import UNCOMPILED, script_command
@@ -47,7 +47,7 @@ def forecast(arguments):
     print_forecast(found, command, options.details)
     try:
         write_files(found, options, command)
-    except (AmpError, OSError) as error:  # the forecast has been printed
+    except AmpError as error:  # the forecast has been printed
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return FAILED
     return 0
@@ -62,8 +62,8 @@ def _parser():
     )
     add = parser.add_argument
     add("--steps", type=whole_number(2), default=STEPS, metavar="N", help="optimizer steps to observe; default: 50")
-    add("--json", type=writable_file, metavar="FILE", help="write the forecast as JSON")
-    add("--html", type=writable_file, metavar="FILE", help="write a page with a map of modules and levels")
+    parser.add_output("--json", metavar="FILE", help="write the forecast as JSON")
+    parser.add_output("--html", metavar="FILE", help="write a page with a map of modules and levels")
     add("--details", action="store_true", help="print all findings, and the margin of each module")
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
@@ -72,14 +72,6 @@ def _parser():
     add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
     add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
     return parser
-
-
-def writable_file(text):
-    """Return the name of a file that can be written; otherwise raise an error for argparse."""
-    folder = os.path.dirname(os.path.abspath(text))
-    if os.path.isdir(text) or not os.access(folder, os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
-    return text
 
 
 def run_forecast(options, command, progress):
@@ -141,8 +133,8 @@ def agreement(found, report):
 def write_files(found, options, command):
     """Write the files that the command line requests."""
     if options.json is not None:
-        write_atomically(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
+        files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
     if options.html is not None:
         from ..tools.forecast.forecast_page import to_html
 
-        write_atomically(options.html, to_html(found, command))
+        files.write(options.html, to_html(found, command))

@@ -33,11 +33,12 @@ def migrate(arguments):
         help="write amp.initialize at O0 to O5 and amp.scale_loss into a script without Apex",
     )
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
+    parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
     parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
     options = parser.parse_args(arguments)
     if options.write and options.output:
         parser.error("--write changes the script itself, -o writes another file; choose one")
+    parser.check_outputs(options, [options.script])
     if options.output and os.path.isfile(options.output) and not options.force:
         parser.error(f"{options.output} exists; give --force to replace it")
     try:

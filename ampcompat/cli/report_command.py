@@ -4,6 +4,7 @@ import functools
 import os
 import shutil
 import textwrap
+from glob import escape, glob
 
 from ..abtest.judging.advice import advise
 from ..abtest.judging.summary import summarize
@@ -16,6 +17,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
+from ..support import files
 from . import fail_on_options, target_option
 from .argument_parser import CommandParser
 
@@ -26,13 +28,14 @@ def report(arguments):
     parser.add_argument("files", nargs="+", metavar="REPORT", help="JSON files, or folders of `ab --plan`")
     parser.add_argument("--merge", action="store_true", help="merge reports of one series")
     parser.add_argument("--details", action="store_true", help="print everything that is known about each level")
-    parser.add_argument("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
-    parser.add_argument("--png", metavar="FILE", help="write an image (needs the extra `report`)")
-    parser.add_argument("--markdown", metavar="FILE", help="write the tables for a pull request")
-    parser.add_argument("--latex", metavar="FILE", help="write the tables for a paper")
+    parser.add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
+    parser.add_output("--png", metavar="FILE", help="write an image (needs the extra `report`)")
+    parser.add_output("--markdown", metavar="FILE", help="write the tables for a pull request")
+    parser.add_output("--latex", metavar="FILE", help="write the tables for a paper")
     target_option.add_option(parser)
     fail_on_options.add_options(parser)
     options = parser.parse_args(arguments)
+    parser.check_outputs(options, _inputs(options.files))
     try:
         reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
         fail_on_options.check(parser, options, [each for _, each in reports])
@@ -56,13 +59,19 @@ def _write_files(options, reports, summaries):
     named = _named(reports)
     drawn = build_charts.charts(named) if options.html or options.png else []
     if options.html:
-        _write(options.html, lambda path: _write_page(to_html(named, summaries, drawn), path))
+        _write(options.html, lambda path: files.write(path, to_html(named, summaries, drawn)))
     for path, render in ((options.markdown, to_markdown), (options.latex, to_latex)):
         if path:
             text = "\n".join(render(each, rows) for (_, each), rows in zip(reports, summaries))
-            _write(path, functools.partial(_write_page, text))
+            _write(path, functools.partial(files.write, content=text))
     if options.png:
         _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
+
+
+def _inputs(paths):
+    """Return the files that are read: those given, and the JSON files of folders."""
+    found = [glob(os.path.join(escape(path), "*.json")) if os.path.isdir(path) else [path] for path in paths]
+    return [path for each in found for path in each]
 
 
 def _read(paths, merges):
@@ -106,11 +115,6 @@ def _print(reports, summaries, details):
         print(to_text(one, min(width, 100), details, summary))
 
 
-def _write_page(page, path):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(page)
-
-
 def _named(reports):
     """Name each report by its file, with the folder only if two files have the same name."""
     short = [os.path.basename(path) for path, _ in reports]
@@ -119,8 +123,5 @@ def _named(reports):
 
 
 def _write(path, save):
-    try:
-        save(path)
-    except OSError as error:
-        raise AmpError(f"cannot write {path}: {error.strerror}.") from None
+    save(path)
     print(f"wrote {path}")

@@ -40,6 +40,8 @@ def run(arguments):
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
     overrides = {name: getattr(options, name) for name in OVERRIDES}
+    for name in ("op_stats_file", "stats_file"):  # the script may change the folder
+        overrides[name] = overrides[name] and os.path.abspath(overrides[name])
     _check_statistics(parser, options)
     process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
     os.environ.update(environment())
@@ -105,14 +107,14 @@ def add_observing_options(parser):
         const=1,
         help="print at the end how often each function of torch ran in which dtype, and why",
     )
-    parser.add_argument("--op-stats-file", type=file_to_write, metavar="FILE.json", help="write this table as JSON")
+    parser.add_output("--op-stats-file", metavar="FILE.json", help="write this table as JSON")
     parser.add_argument(
         "--stats-every",
         type=whole_number(1),
         metavar="N",
         help="write statistics of activations, gradients and weights in every N-th optimizer step",
     )
-    parser.add_argument("--stats-file", type=file_to_write, metavar="FILE.csv", help="where to write them as CSV")
+    parser.add_output("--stats-file", metavar="FILE.csv", help="where to write them as CSV")
     parser.add_argument(
         "--stats-tensorboard", type=os.path.abspath, dest="tensorboard", metavar="DIR", help="or as TensorBoard events"
     )
@@ -124,14 +126,6 @@ def _check_statistics(parser, options):
         parser.error("--stats-every needs a place to write to: --stats-file FILE.csv or --stats-tensorboard DIR")
     if options.stats_every is None and has_place:
         parser.error("--stats-file and --stats-tensorboard need --stats-every N, such as --stats-every 100")
-
-
-def file_to_write(text):
-    """Return the absolute path of a file that can be written; otherwise raise an error for argparse."""
-    path = os.path.abspath(text)
-    if os.path.isdir(path) or not os.access(os.path.dirname(path), os.W_OK):
-        raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
-    return path
 
 
 def parse_level(text):
@@ -168,6 +162,7 @@ def script_command(parser, options):
         parser.error(f"script not found: {script!r}")
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         parser.error(f"{script!r} is a directory without a __main__.py, not a script")
+    parser.check_outputs(options, [script])
     _warn_of_other_apex(parser, os.path.dirname(os.path.abspath(script)))
     return command
 

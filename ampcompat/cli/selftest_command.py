@@ -14,14 +14,12 @@ def selftest(arguments):
     parser = CommandParser(prog="ampcompat selftest", description="Check ampcompat with this torch on this device.")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, xpu, mps; the accelerator if there is one")
     parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
-    parser.add_argument("--json", metavar="FILE", help="write the report there, to attach to an issue")
+    parser.add_output("--json", metavar="FILE", help="write the report there, to attach to an issue")
     stated = parser.parse_args(arguments)
     device = stated.device or features.available_devices()[-1]
     if device.partition(":")[0] not in features.available_devices():
         available = ", ".join(features.available_devices())
         parser.error(f"--device {device}: not available to this torch, only {available}.")
-    if stated.json:
-        parser.write_file(stated.json, "")  # before the checks, which take minutes
     try:
         show = functools.partial(print, flush=True)
         report = runner.run(device, stated.quick, show, shutil.get_terminal_size((120, 24)).columns)

@@ -248,7 +248,7 @@ def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):
         (["/nowhere"], "no such file or folder: '/nowhere'"),
         ([], "required: PATH"),
         ([".", "--json", "-", "--sarif", "-"], "only one of"),
-        (["--json", "/nowhere/f", os.path.dirname(__file__) + "/checked.py"], "cannot write /nowhere/f"),
+        (["--json", "/nowhere/f", os.path.dirname(__file__) + "/checked.py"], "cannot write '/nowhere/f'"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(capsys, arguments, message):

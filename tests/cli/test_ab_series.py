@@ -90,6 +90,17 @@ def test_resume_begins_a_file_and_then_runs_what_is_missing(begun, script, tmp_p
     assert [len(run.repeats) for run in after.runs.values()] == [1, 1, 1]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_series_whose_report_cannot_be_written_goes_on_and_is_printed(begun, script, tmp_path, capsys):
+    other = tmp_path / "table.md"
+    assert ab_command.ab(["--levels", "O0,O1", "--json", "/dev/full", "--markdown", str(other), script]) == 1
+    told = capsys.readouterr()
+    assert begun == ["O0", "O1", "O0 seed 2"] and "verdict" in told.out
+    assert told.err.count("warning: cannot write /dev/full: No space left on device. The series goes on.") == 1
+    assert "ampcompat ab: error: cannot write /dev/full: No space left on device.\n" in told.err
+    assert f"wrote {other}\n" in told.err and other.read_text().startswith("| level")
+
+
 def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
     path = tmp_path / "report.json"
     monkeypatch.setattr(MadeRun, "broken", ("O0", "O1"))

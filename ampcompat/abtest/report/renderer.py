@@ -8,6 +8,7 @@ import importlib.util
 import os
 
 from ...errors import AmpError
+from ...support import files
 from . import build_charts, text
 
 NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
@@ -64,5 +65,4 @@ def save_figure(reports, path, scale=1.5, drawn=None):
     kind = format_of(path)
     spec = build_charts.figure(drawn or build_charts.charts(reports), *text.image_heading(reports))
     drawn = image(spec, kind, **({"scale": scale} if kind == "png" else {}))
-    with open(path, "wb") as file:
-        file.write(drawn.encode("utf-8") if kind == "svg" else drawn)
+    files.write(path, drawn)

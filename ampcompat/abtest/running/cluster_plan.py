@@ -10,9 +10,10 @@ import sys
 from dataclasses import asdict, replace
 
 from ...errors import AmpError
+from ...support import files
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
-from ..report_data import NOT_RUN, Report, write_atomically
+from ..report_data import NOT_RUN, Report
 from .executors import add_recorded, run_process
 from .subprocess_supervisor import exit_code, sigterm_as_interrupt
 
@@ -28,12 +29,12 @@ def write_plan(folder, report, planned):
     here = os.getcwd()
     runs = [{"run": asdict(replace(each, folder=here)), "identity": each.identity()} for each in planned]
     tree = {"environment": report.environment, "baseline": report.baseline, "runs": runs}
-    write_atomically(os.path.join(folder, PLAN), json.dumps(tree, indent=1))
+    files.write(os.path.join(folder, PLAN), json.dumps(tree, indent=1))
     start = "cd {} && {} -m ampcompat.abtest.running.cluster_plan {} ".format(
         *map(shlex.quote, (here, sys.executable, _whole(folder)))
     )
     lines = [start + shlex.quote(each.file_name[: -len(".json")]) + "\n" for each in planned]
-    write_atomically(os.path.join(folder, COMMANDS), "".join(lines))
+    files.write(os.path.join(folder, COMMANDS), "".join(lines))
 
 
 def _whole(folder):

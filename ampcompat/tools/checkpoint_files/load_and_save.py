@@ -1,14 +1,15 @@
 """Read and write checkpoint files. They are read with ``weights_only=True``, so that they cannot run code."""
 
 import contextlib
+import functools
 import inspect
-import os
 import pickle
 import re
 
 import torch
 
 from ...errors import AmpError
+from ...support import files
 
 #: Classes of Apex, as (module, name), whose instances FP16_Optimizer saved. They are read as ``SavedObject``.
 _SCALERS = [
@@ -47,13 +48,11 @@ def write(content, path):
     Raises:
         AmpError: the file cannot be written.
     """
-    partial = f"{path}.partial-{os.getpid()}"
     try:
-        torch.save(content, partial)
-        os.replace(partial, path)
-    except (OSError, RuntimeError) as error:
-        if os.path.exists(partial):
-            os.remove(partial)
+        files.write(path, functools.partial(torch.save, content))
+    except AmpError:
+        raise
+    except RuntimeError as error:  # torch.save on a full disk
         raise AmpError("cannot write {}: {}.".format(path, str(error).splitlines()[0].rstrip("."))) from None
 
 

@@ -10,6 +10,7 @@ import torch
 
 from ...engine.models import forward_conversion
 from ...errors import AmpError
+from ...support import files
 from ...support.module_stack import ModuleStack
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
@@ -129,9 +130,7 @@ class OpStats(Observer):
             level, backend = _level_and_backend(session)
             found = {"level": level, "backend": backend, "steps": self.steps}
             found["calls"] = [each._asdict() for each in calls]
-            with open(self._path, "w", encoding="utf-8") as file:
-                json.dump(found, file, indent=1)
-                file.write("\n")
+            files.write(self._path, json.dumps(found, indent=1) + "\n")
 
     def calls(self, session):
         """Return the current ``CountedCalls`` of a session; functions with the most calls come first."""

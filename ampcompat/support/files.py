@@ -1,0 +1,64 @@
+"""Reads and writes files: one function each, for every command and tool."""
+
+import contextlib
+import os
+
+from ..errors import AmpError
+
+#: Of a new file: it must not exist, nor be a link.
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def write(path, content):
+    """Write a file, completely or not at all.
+
+    The content goes to a new file in the same folder, which then replaces the old one and has its mode. If ``path`` is
+    a link, it stays one, and the file that it leads to is replaced. Pipes and devices are written directly.
+
+    Args:
+        content: text, bytes, or a function that writes to a binary file.
+
+    Raises:
+        AmpError: the file cannot be written.
+    """
+    try:
+        if is_stream(path):
+            with open(path, "wb") as file:
+                _put(content, file)
+        elif os.path.exists(path) and not os.access(path, os.W_OK):
+            raise AmpError(f"cannot write {path}: it is read-only.")
+        else:
+            _replace(os.path.realpath(path), content)
+    except OSError as error:
+        raise AmpError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def is_stream(path):
+    """Return whether a path is a pipe or a device, or a name for an open file such as /dev/stdout."""
+    in_dev = os.path.abspath(path).startswith("/dev/")
+    return os.path.exists(path) and not os.path.isdir(path) and (in_dev or not os.path.isfile(path))
+
+
+def _replace(target, content):
+    partial = os.path.join(os.path.dirname(target), f".ampcompat-{os.urandom(8).hex()}.part")
+    before = os.stat(target) if os.path.exists(target) else None
+    try:
+        descriptor = os.open(partial, _NEW, 0o666 if before is None else before.st_mode & 0o777)
+        with open(descriptor, "wb") as file:
+            if before is not None and hasattr(os, "fchmod"):
+                with contextlib.suppress(OSError):  # only root may give a file to its former owner
+                    os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, before.st_mode & 0o777)
+            _put(content, file)
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+        raise
+
+
+def _put(content, file):
+    if callable(content):
+        content(file)
+    else:
+        file.write(content if isinstance(content, bytes) else content.encode("utf-8"))
