@@ -58,16 +58,34 @@ def test_params_and_buffers_become_half_batch_norm_apart(setting):
     "norm", [torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm]
 )
 @settings_at("O2", "O5")
-def test_every_affine_batch_norm_is_kept(setting, norm):
+def test_every_batch_norm_is_kept(setting, norm):
     class MyNorm(norm):
         pass
 
     with session_of(setting):
-        model = torch.nn.ModuleList([norm(3), MyNorm(3), norm(3, affine=False), torch.nn.LayerNorm(3)]).to(setting.high)
+        norms = [norm(3), MyNorm(3), norm(3, affine=False), norm(3, affine=False, track_running_stats=False)]
+        model = torch.nn.ModuleList(norms + [torch.nn.LayerNorm(3)]).to(setting.high)
         initialize(setting, model)
-        assert [next(iter(m.buffers())).dtype for m in model[:3]] == [setting.high, setting.high, setting.low]
+        assert [next(iter(m.buffers())).dtype for m in model[:3]] == [setting.high] * 3
         assert model[0].weight.dtype is model[1].weight.dtype is setting.high
-        assert model[3].weight.dtype is setting.low
+        assert model[4].weight.dtype is setting.low
+
+
+@settings_at("O2", "O5")
+def test_a_batch_norm_without_weights_has_float32_statistics(setting):
+    """Beyond Apex, where 1,000 updates of half statistics lose what is smaller than their last bit."""
+    with session_of(setting):
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(2, affine=False, momentum=2.0**-12), torch.nn.Linear(2, 1))
+        model.to(setting.high)
+        initialize(setting, model)
+        x = torch.tensor([[1.0, 3.0], [-1.0, 5.0]], dtype=setting.high)
+        output = model(x)
+        assert output.dtype is setting.high
+        output.sum().backward()
+        assert torch.equal(model[0].running_mean, torch.tensor([0.0, 2.0**-10], dtype=setting.high))
+        assert torch.equal(model[0].running_var, 1 + torch.tensor([2.0**-12, 2.0**-12], dtype=setting.high))
+        model.eval()
+        assert model(x).dtype is setting.high
 
 
 @settings_at(*WEIGHTS_LEVELS)

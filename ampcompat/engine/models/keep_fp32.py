@@ -9,15 +9,14 @@ from ...support.torch_compat import features
 
 
 def batch_norms(model):
-    """Return the modules that ``keep_batchnorm_fp32`` applies to: batch norms with affine params."""
-    norm = torch.nn.modules.batchnorm._BatchNorm
-    return [module for module in model.modules() if isinstance(module, norm) and module.affine]
+    """Return the modules that ``keep_batchnorm_fp32`` applies to: batch norms, also those without affine params."""
+    return [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
 
 
 def needs_wide_input(norm, low, high):
-    """Return whether a batch norm with params in ``high`` rejects input in ``low`` on its device."""
-    device = next(norm.parameters()).device
-    return not features.has_mixed_batch_norm(str(device), low, high)
+    """Return whether a batch norm with params or statistics in ``high`` rejects input in ``low`` on its device."""
+    owned = list(norm.parameters()) + list(norm.buffers())
+    return bool(owned) and not features.has_mixed_batch_norm(str(owned[0].device), low, high)
 
 
 def matching(model, wanted):

@@ -139,7 +139,7 @@ class ForecastObserver(Observer):
         kept, params, norms = self._updates.kept(), [], set()
         for number, model in self._calls.models():
             for name, module in model.named_modules():
-                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.affine:
+                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
                     norms.add((number, name))
             for name, param in model.named_parameters():
                 if id(param) in self._sizes:
