@@ -74,5 +74,5 @@ def _remove_modules():
 
 def _is_checkout_in_current_folder():
     """Return whether ``ampcompat`` is a checkout in the current folder, which a script elsewhere would not find."""
-    is_here = os.path.realpath(sys.path[0] or os.getcwd()) == os.path.realpath(ROOT)
+    is_here = os.path.realpath(ROOT) in map(os.path.realpath, (sys.path[0] or os.curdir, os.curdir))
     return is_here and PathFinder.find_spec("ampcompat", sys.path[1:]) is None

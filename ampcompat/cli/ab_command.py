@@ -12,7 +12,7 @@ import sys
 from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
 from ..abtest.report.text import to_text
-from ..abtest.running.cluster_plan import COMMANDS, write_plan
+from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
 from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import fail_on_options
@@ -21,6 +21,7 @@ from .ab_live import follow
 from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
+from .argument_parser import CommandParser
 from .forecast_command import STEPS, agreement, print_forecast, run_forecast
 from .run_progress import make_progress
 
@@ -140,6 +141,24 @@ def _plan(parser, folder, report, planned):
     path = os.path.join(folder, COMMANDS)
     print(f"wrote {len(planned)} commands to {path}; afterwards: ampcompat report {folder}")
     return 0
+
+
+def planned(arguments):
+    """Do one run of a folder of ``ab --plan``; return 1 if it failed, 130 or 143 if it was interrupted."""
+    parser = CommandParser(prog="ampcompat planned", description="Do one run of a folder of `ampcompat ab --plan`.")
+    parser.add_argument("folder", metavar="DIR", help="the folder")
+    parser.add_argument("name", metavar="NAME", help="the run; its record is written to DIR/NAME.json")
+    options = parser.parse_args(arguments)
+    try:
+        with sigterm_as_interrupt():
+            run = run_planned(options.folder, options.name)
+    except KeyboardInterrupt as error:
+        print(f"{options.name}: interrupted; nothing was written")
+        return exit_code(error)
+    except AmpError as error:
+        parser.error(str(error))
+    print("{}: {}{}".format(options.name, run.status, ": " + run.error if run.error else ""))
+    return 0 if run.status in ("ok", "stopped") else 1
 
 
 def _interruptible(function, *args):

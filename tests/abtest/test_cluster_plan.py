@@ -43,7 +43,7 @@ def test_each_command_writes_the_record_of_one_run(folder, capsys):
     names = ["O0", "O1", "my-own", "O0-seed-2"]
     assert [line.split()[-1] for line in commands(folder)] == names
     for name in reversed(names):
-        assert cluster_plan.main([folder, name]) == 0
+        assert main(["planned", folder, name]) == 0
     assert sorted(os.listdir(folder)) == sorted(
         [name + ".json" for name in names] + [cluster_plan.PLAN, cluster_plan.COMMANDS]
     )
@@ -73,7 +73,7 @@ def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypat
     ]
     ab_command.ab(options + ["training.py", "--lr", "0.1"])
     for name in ("O1", "O0-seed-2", "my-own", "O0"):
-        cluster_plan.main([folder, name])
+        main(["planned", folder, name])
     whole, report = Report.load("whole.json"), cluster_plan.collect(folder)[0]
     for run in [each for level in report.runs.values() for each in [level] + level.repeats]:
         run.identity["options"]["verbosity"] = None  # the record's own
@@ -83,7 +83,7 @@ def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypat
 
 
 def test_report_prints_what_there_is_and_what_is_missing(folder, capsys):
-    cluster_plan.main([folder, "O0"])
+    main(["planned", folder, "O0"])
     capsys.readouterr()
     assert main(["report", folder]) == 0
     printed = capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_a_report_of_a_plan_of_which_nothing_has_run_is_one_line(folder, capsys)
 
 def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):
     for name in ("O0-seed-2", "O1"):
-        cluster_plan.main([folder, name])
+        main(["planned", folder, name])
     report, missing = cluster_plan.collect(folder)
     assert missing == ["O0", "my own"]
     assert report.runs["O0"].status == "interrupted" and report.runs["O0"].repeats[0].status == "ok"
@@ -110,7 +110,7 @@ def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):
 def test_reports_are_merged_and_the_same_run_twice_is_an_error(folder, capsys, tmp_path):
     names = ["O0", "O0-seed-2", "O1"]
     for name in names:
-        cluster_plan.main([folder, name])
+        main(["planned", folder, name])
     paths = [os.path.join(folder, name + ".json") for name in names]
     capsys.readouterr()
     assert main(["report", "--merge"] + paths) == 0
@@ -129,15 +129,26 @@ def test_reports_are_merged_and_the_same_run_twice_is_an_error(folder, capsys, t
 
 def test_a_record_of_a_script_that_changed_after_the_plan_is_an_error(folder, tmp_path):
     (tmp_path / "training.py").write_text("print('another')\n")
-    cluster_plan.main([folder, "O1"])
+    main(["planned", folder, "O1"])
     with pytest.raises(AmpError, match="O1.json has runs that this command would not repeat: script was"):
         cluster_plan.collect(folder)
 
 
-@pytest.mark.parametrize("arguments, says", [(["O9"], "plans no run 'O9'"), ([], "expected: python -m")])
+@pytest.mark.parametrize("arguments, says", [(["O9"], "plans no run 'O9'"), ([], "required: NAME")])
 def test_a_wrong_command_is_one_line(folder, capsys, arguments, says):
-    assert cluster_plan.main([folder] + arguments) == 2
+    with pytest.raises(SystemExit) as left:
+        main(["planned", folder] + arguments)
+    assert left.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows allows no line breaks in names")
+@pytest.mark.parametrize("name", ["a\nplan", "a\rplan"])
+def test_a_plan_whose_commands_would_have_line_breaks_is_refused(folder, capsys, name):
+    with pytest.raises(SystemExit) as left:
+        main(["ab", "--plan", name, "--levels", "O1", "training.py"])
+    assert left.value.code == 2 and "has line breaks; use folders without them" in capsys.readouterr().err
+    assert not os.path.exists(name)
 
 
 def test_a_damaged_or_absent_plan_is_one_line(folder, capsys, tmp_path):

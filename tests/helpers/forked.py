@@ -21,7 +21,7 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest.running import cluster_plan, subprocess_child, subprocess_supervisor
+from ampcompat.abtest.running import subprocess_child, subprocess_supervisor
 from ampcompat.cli import main
 from ampcompat.cuda_redirect import device_startup, redirect_device
 from ampcompat.engine.session import process_state
@@ -104,9 +104,8 @@ def forecast(*arguments):
 
 
 def planned_run(*arguments):
-    """Do what ``python -m ampcompat.abtest.running.cluster_plan ARGUMENTS`` does; its run is forked too."""
-    _fork_runs()
-    sys.exit(cluster_plan.main([str(argument) for argument in arguments]))
+    """Do what ``python -m ampcompat planned ARGUMENTS`` does; its run is forked too."""
+    _command_with_runs("planned", *arguments)
 
 
 def _command_with_runs(*arguments):

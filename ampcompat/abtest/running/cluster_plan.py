@@ -1,6 +1,6 @@
 """A series as a folder, with ``plan.json`` and a command for each run, which writes one record; merges records.
 
-python -m ampcompat.abtest.running.cluster_plan FOLDER NAME        does one run, and writes FOLDER/NAME.json
+``ampcompat planned FOLDER NAME`` does one run, and writes ``FOLDER/NAME.json``.
 """
 
 import json
@@ -15,7 +15,6 @@ from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
 from ..report_data import NOT_RUN, Report
 from .executors import add_recorded, run_process
-from .subprocess_supervisor import exit_code, sigterm_as_interrupt
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
 
@@ -24,21 +23,23 @@ COMMON = ("script", "seed", "dtypes", "cuda_redirected_to")
 
 
 def write_plan(folder, report, planned):
-    """Write the planned runs to a folder, which is created if it does not exist; ``report`` has no runs yet."""
-    os.makedirs(folder, exist_ok=True)
+    """Write the planned runs to a folder, which is created if it does not exist; ``report`` has no runs yet.
+
+    Raises:
+        AmpError: a file cannot be written, or the name of a folder has a line break, so that no line is one command.
+    """
     here = os.getcwd()
+    start = "cd {} && {} -m ampcompat planned {} ".format(
+        *map(shlex.quote, (here, sys.executable, os.path.abspath(folder)))
+    )
+    lines = [start + shlex.quote(each.file_name[: -len(".json")]) for each in planned]
+    if any(line.splitlines() != [line] for line in lines):
+        raise AmpError(f"--plan writes one command per line, but {start!r} has line breaks; use folders without them.")
+    os.makedirs(folder, exist_ok=True)
     runs = [{"run": asdict(replace(each, folder=here)), "identity": each.identity()} for each in planned]
     tree = {"environment": report.environment, "baseline": report.baseline, "runs": runs}
     files.write(os.path.join(folder, PLAN), json.dumps(tree, indent=1))
-    start = "cd {} && {} -m ampcompat.abtest.running.cluster_plan {} ".format(
-        *map(shlex.quote, (here, sys.executable, _whole(folder)))
-    )
-    lines = [start + shlex.quote(each.file_name[: -len(".json")]) + "\n" for each in planned]
-    files.write(os.path.join(folder, COMMANDS), "".join(lines))
-
-
-def _whole(folder):
-    return os.path.abspath(folder)
+    files.write(os.path.join(folder, COMMANDS), "".join(line + "\n" for line in lines))
 
 
 def _read_plan(folder):
@@ -123,25 +124,3 @@ def _labelled(report):
     for level, run in report.runs.items():
         for repeat, each in enumerate([run] + run.repeats):
             yield PlannedRun(level, [], repeat).label, each
-
-
-def main(arguments):
-    """Do the run given on the command line; return 1 if it failed, 130 or 143 if it was interrupted."""
-    if len(arguments) != 2:
-        print("expected: python -m ampcompat.abtest.running.cluster_plan FOLDER NAME", file=sys.stderr)
-        return 2
-    try:
-        with sigterm_as_interrupt():
-            run = run_planned(*arguments)
-    except KeyboardInterrupt as error:
-        print(f"{arguments[1]}: interrupted; nothing was written")
-        return exit_code(error)
-    except AmpError as error:
-        print(f"ampcompat.abtest.running.cluster_plan: error: {error}", file=sys.stderr)
-        return 2
-    print("{}: {}{}".format(arguments[1], run.status, ": " + run.error if run.error else ""))
-    return 0 if run.status in ("ok", "stopped") else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
