@@ -192,3 +192,53 @@ def test_what_is_to_raise_and_becomes_known_at_exit_is_told(tmp_path):
         "    scaled_loss.backward()\n"
     )
     assert "GradientOverflowError" in forked.run(forked.script, script).stderr
+
+
+# -- within a scale_loss block -----------------------------------------------------------------------------------------
+
+
+def begin_at(level, scale=64.0):
+    """Initialize a linear model at a loss scale; return it and its optimizer, with gradients of an earlier pass."""
+    model = torch.nn.Linear(4, 1).to(HIGH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.initialize(model, optimizer, opt_level=level, loss_scale=scale, verbosity=0)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    return model, optimizer
+
+
+def loss_of(model):
+    return model(torch.ones(2, 4, dtype=HIGH)).float().mean()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_session_that_ends_within_a_block_leaves_true_gradients(level, is_nested):
+    model, optimizer = begin_at(level)
+    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+        scaled_loss.backward()
+        if is_nested:
+            with amp.scale_loss(loss_of(model), optimizer) as inner_loss:
+                inner_loss.backward()
+                ampcompat.reset()
+        else:
+            ampcompat.reset()
+    assert model.weight.grad.dtype is HIGH
+    assert torch.equal(model.weight.grad, torch.full_like(model.weight, 3.0 if is_nested else 2.0))
+    assert "step" not in vars(optimizer)
+
+
+def test_a_backward_pass_after_the_end_of_the_session_within_a_block_is_an_error(level):
+    model, optimizer = begin_at(level)
+    with pytest.raises(RuntimeError, match="reset.* within a with amp.scale_loss.* 64"):
+        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
+            ampcompat.reset()
+            scaled_loss.backward()
+
+
+def test_an_error_in_a_block_whose_session_has_ended_is_the_scripts_own(level):
+    model, optimizer = begin_at(level)
+    with pytest.raises(ValueError, match="own"):
+        with amp.scale_loss(loss_of(model), optimizer):
+            ampcompat.reset()
+            raise ValueError("own")
+    assert torch.equal(model.weight.grad, torch.ones_like(model.weight))

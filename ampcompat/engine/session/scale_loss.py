@@ -12,6 +12,7 @@ from ..loss_scaling.loss_scaler import is_one
 from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..patched_optimizers.gradient_scale import NumberedLoss
 from ..patched_optimizers.replaced_methods import client_method
+from ..patched_optimizers.written_gradients import is_unchanged, mark_of
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.
@@ -53,6 +54,7 @@ class BackwardPass:
         self._ddp_wrappers = session.ddp_wrappers
         self._adopted = adopted
         self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
+        self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
             self.delay_overflow_check = True
@@ -133,6 +135,9 @@ class BackwardPass:
         return not any([record.configuration.policy.master_weights for record in self.records])
 
     def __exit__(self, kind, error, trace):
+        if self._left is not None:
+            self._check_unchanged(kind)
+            return
         for record in self.records:
             record.open_blocks.remove(weakref.ref(self))
         # Their gradients stay scaled: other blocks with this scaler are still open.
@@ -154,6 +159,26 @@ class BackwardPass:
             self._check_overflow(records, nested)
         for observer in self._session.observers:
             observer.after_backward(self)
+
+    def end_with_session(self):
+        """End the block before its session is closed within it: what the block has so far becomes true gradients."""
+        params = [param for record in self.records for param in record.leaf_params()]
+        self.__exit__(AmpError, None, None)
+        self._left = [(param, None) for param in params]
+
+    def session_closed(self):
+        """Note the gradients that are left, after ``end_with_session``: a later pass would add scaled ones."""
+        self._left = [(param, mark_of(param.grad)) for param, _ in self._left]
+
+    def _check_unchanged(self, kind):
+        """Raise if a pass of this block came after the end of its session, and the body did not raise (``kind``)."""
+        is_changed = not all([is_unchanged(mark, mark_of(param.grad)) for param, mark in self._left])
+        if kind is None and is_changed and not is_one(self.scale):
+            raise AmpError(
+                "ampcompat.reset(), or the end of the session, came within a with amp.scale_loss(...) block, and a "
+                f"backward pass of the block after it: its gradients are multiplied by {float(self.scale):g}. End the "
+                "block before the session."
+            )
 
     def _is_within(self, around):
         return any([block.scaler is self.scaler for block in around])

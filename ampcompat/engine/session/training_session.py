@@ -146,14 +146,17 @@ class Session:
             record.masters.refresh()
 
     def close(self):
-        """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights.
+        """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights. Open blocks end before.
 
         If something raises (an observer, an overflow that is read only now), the rest is still restored (``run_all``).
         """
-        calls = [(scaler.sync, ()) for scaler in self.all_scalers()]
+        blocks = {id(block): block for record in self.records for block in record.open_passes()}.values()
+        calls = [(block.end_with_session, ()) for block in blocks]
+        calls += [(scaler.sync, ()) for scaler in self.all_scalers()]
         calls += [(observer.closed, (self,)) for observer in self.observers]
         calls += [(self.forward_token.close, ()), (self.process_casts.close, ()), (self.patches.undo, ())]
         calls += [(self._configuration_of.clear, ()), (self.masters.clear, ()), (process_state.leave, (self,))]
+        calls += [(block.session_closed, ()) for block in blocks]
         run_all(calls)
 
     # -- what is initialized -------------------------------------------------------------------------------------------
