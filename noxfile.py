@@ -153,6 +153,13 @@ def fast(session):
 
 
 @nox.session(python="3.11")
+def databases(session):
+    """The tests with torch's own databases on twelve samples of each operator instead of two."""
+    session.install(*REQUIREMENTS)
+    session.run(*TESTS, "tests/torch_databases", *session.posargs, env={"TORCH_DATABASE_SAMPLES": "12"})
+
+
+@nox.session(python="3.11")
 def gpu(session):
     """The tests that need a CUDA device, with a torch that has CUDA."""
     session.install(*REQUIREMENTS)

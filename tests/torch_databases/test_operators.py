@@ -1,0 +1,57 @@
+"""Every operator of torch's own database at O1 and O4, on both backends: against torch.autocast and float64."""
+
+import pytest
+from known_operator_differences import KNOWN
+from operator_results import PAIRS, cases, differences_from_torch, differences_of_backends, operators
+
+from ampcompat.engine.casting import choose
+from ampcompat.errors import AmpValueError
+from ampcompat.support.torch_compat import features
+
+each_level = pytest.mark.parametrize("level", list(PAIRS))
+each_backend = pytest.mark.parametrize("name", ["native", "patched"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database_is_imported():
+    """Import the database before a test looks at torch; skip the tests where there is none."""
+    operators()
+
+
+def skip_where_unavailable(level, *names):
+    """Skip a test where a backend cannot cast to the level's dtype here."""
+    for name in names:
+        try:
+            choose(features.read(), name, PAIRS[level])
+        except AmpValueError as error:
+            pytest.skip(str(error))
+
+
+def known(name):
+    """Return {(what differs, operator, inputs): why} of a backend, or of "both"."""
+    return {key[:3]: why for key, why in KNOWN.items() if key[3] == name}
+
+
+def check(found, expected):
+    """Compare differences with the known ones."""
+    assert {key: sentence for key, sentence in found.items() if key not in expected} == {}
+    assert {key: why for key, why in expected.items() if key not in found} == {}, "known to differ, but they agree"
+
+
+@each_level
+@each_backend
+def test_operators_run_and_give_the_values_and_gradients_of_float64_where_autocast_runs(name, level):
+    skip_where_unavailable(level, name)
+    check(differences_from_torch(level, name), known(name))
+
+
+@each_level
+def test_both_backends_give_every_operator_one_result_dtype(level):
+    skip_where_unavailable(level, "native", "patched")
+    check(differences_of_backends(level), known("both"))
+
+
+@each_level
+def test_most_operators_of_the_database_are_tested(level):
+    tested = {(case.operator.name, case.inputs) for case in cases(level)}
+    assert len(tested) > 1000
