@@ -1,7 +1,7 @@
 """``.grad`` of half params: after ``scale_loss`` their true gradients are at their float32 masters.
 
-``GradientsOnRead`` makes a half gradient when a script reads ``param.grad``, so that it takes no memory where nobody
-does. ``HeldGradients`` owns the gradients: it decides what is shown, and takes over what the script changes.
+``GradientsOnRead`` asks ``HeldGradients``, which owns the gradients, for the half gradient when a script reads
+``param.grad``, so that it takes no memory where nobody does.
 """
 
 import torch
@@ -47,11 +47,12 @@ class GradientsOnRead:
         return stored_gradient(param)
 
     def _set(self, param, gradient):
+        before = stored_gradient(param)
         set_stored_gradient(param, gradient)
         if id(param) in self._entries:
             holder, master = self._holder(param)
             if holder is not None:
-                holder.was_set(param, master)
+                holder.was_set(param, master, before)
 
     def _delete(self, param):
         self._set(param, None)

@@ -10,7 +10,7 @@ from ...support.torch_compat import fake_tensors, features
 from . import gradient_pool
 from .take_written_values import take_values
 
-_GRAD, _VERSION = map(operator.attrgetter, ("grad", "_version"))
+_VERSION = operator.attrgetter("_version")
 
 
 class MasterChunk:
@@ -129,17 +129,10 @@ class MasterChunk:
             for master, copied in zip(masters, copies):
                 master.grad = copied
 
-    def drop_gradients(self, with_half=True):
-        """Set the gradients of the masters to None; return them. For ``with_half`` see ``RemainderChunk``."""
-        gradients = list(map(_GRAD, self.masters))
-        for master in self.masters:
-            master.grad = None
-        return gradients
-
     def clear_half_gradients(self, set_to_none):
-        """Set the gradients of the half params to None, or to 0."""
-        for model in self.models:
-            grad = None if set_to_none else stored_gradient(model)
+        """Set the gradients of the half params to None, or to 0 where their masters have none."""
+        for model, master in zip(self.models, self.masters):
+            grad = None if set_to_none or stored_gradient(master) is not None else stored_gradient(model)
             if grad is not None:
                 grad.detach_().zero_()
             else:

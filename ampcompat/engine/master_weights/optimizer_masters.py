@@ -37,7 +37,6 @@ class OptimizerMasters:
         policy = configuration.policy
         self.dtype = policy.dtypes.high
         self.are_stored = configuration.stores_remainders  # between steps, by ``param_remainders``
-        self.keeps_gradients = configuration.shows_half_gradients  # until the next pass
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer
@@ -281,14 +280,6 @@ class OptimizerMasters:
         """
         for chunk in self.chunks:
             chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
-
-    def drop_gradients(self, with_half=True):
-        """Set the masters' gradients to None; return ``(half params, what they were)`` of each chunk.
-
-        Args:
-            with_half: whether gradients that stayed half until the step are dropped too.
-        """
-        return [(chunk.models, chunk.drop_gradients(with_half)) for chunk in self.chunks]
 
     def clear_half_gradients(self, set_to_none):
         """Set gradients of the half params to None, or to 0."""

@@ -1,7 +1,7 @@
 """``HeldGradients``: what the gradients of an optimizer's params are multiplied by, and everything that changes it.
 
 Backward accumulates into ``.grad`` of the model's params. Where these are half, true gradients are kept at their
-float32 masters, and ``.grad`` of the half param is empty until somebody reads it (``grad_of_half_params``).
+float32 masters until ``zero_grad``, and ``.grad`` of the half param shows them (``shown_gradients``).
 
     state            the gradients in ``.grad`` of the model's params
     Unscaled         true gradients, or none
@@ -75,7 +75,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
-        self._shown = ShownGradients(record.masters)
+        self._shown = ShownGradients()
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
@@ -92,7 +92,7 @@ class HeldGradients:
         """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
         self._thread = get_ident()
         self._masters.begin()
-        self._shown.begin_pass()
+        self._shown.take_changes()
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
@@ -185,6 +185,7 @@ class HeldGradients:
             add_gradients(*zip(*aside))
         if isinstance(self.state, Scaled):
             self.state = Unscaled()
+        self._shown.follow()
 
     def _own_with_gradient(self, seen):
         """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
@@ -234,7 +235,6 @@ class HeldGradients:
         """
         self._thread = get_ident()
         self._masters.refresh()
-        self.take_changes()
         if not self.are_delayed() and self._masters.have_half_gradients():
             if self._is_in_scaled_block():
                 raise AmpError(
@@ -242,19 +242,19 @@ class HeldGradients:
                     "scaled. Call it after the block."
                 )
             self._move_plain_gradients(may_stay=True)
+        self.take_changes()
 
     def prepare_clipping(self):
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
         self._masters.refresh(new_only=True)
-        self.take_changes()
         if not (self.are_delayed() or self._is_in_scaled_block()):
             self._move_half_gradients()
+        self.take_changes()
 
     def widen(self):
-        """Make gradients that stayed half those of their masters. What the script has read in ``.grad`` stays there."""
-        if self.are_delayed() or self._is_in_scaled_block():
-            return
-        self._shown.keep_through(self._move_half_gradients)
+        """Make gradients that stayed half those of their masters."""
+        if not (self.are_delayed() or self._is_in_scaled_block()):
+            self._move_half_gradients()
 
     def _move_half_gradients(self):
         if self._masters.have_half_gradients():
@@ -269,23 +269,25 @@ class HeldGradients:
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
-        self._shown.move(lambda: self._masters.move_gradients(None, 1.0, may_stay), stays_shown=not may_stay)
+        self._shown.take_changes(lambda: self._masters.move_gradients(None, 1.0, may_stay))
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
 
     def shown(self, model, master):
         """Return what ``.grad`` of a half param shows."""
-        is_of_other = isinstance(self.state, ScaledByOther) and stored_gradient(model) is not None
-        return self._shown.show(model, master, is_of_other or self._are_in_pass())
+        stored = stored_gradient(model)
+        if self._are_in_pass() or (isinstance(self.state, ScaledByOther) and stored is not None):
+            return stored
+        return self._shown.show(model, master)
 
     def _are_in_pass(self):
         """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
         return bool(self._record.open_blocks) or self.are_delayed()
 
-    def was_set(self, model, master):
-        """Note that the script has assigned to ``.grad`` of a half param."""
-        self._shown.was_set(model, master, self._are_in_pass())
+    def was_set(self, model, master, before):
+        """Note that the script has assigned to ``.grad`` of a half param, where ``before`` was stored."""
+        self._shown.was_set(model, master, before, stays=self._are_in_pass() or self._masters.are_stored)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params."""
@@ -314,19 +316,19 @@ class HeldGradients:
         """Return whether gradients that stayed half are true ones, which a step uses."""
         return not isinstance(self.state, ScaledByOther)
 
-    def finish_step(self):
-        """Drop the masters' gradients. Until the next pass ``.grad`` of the half params shows what they were."""
-        gradients = self._masters.drop_gradients(self.are_half_stepped_on())
-        self._shown.finish_step(gradients if self._record.configuration.shows_half_gradients else ())
-
     def clear(self, set_to_none):
-        """Do for the model's half params what ``zero_grad`` did for the masters; drop gradients that were set aside."""
+        """Do for the model's half params what ``zero_grad`` does for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
         for record in self._record.session.records:  # another optimizer may have set aside that of a shared param
             if record.gradients._set_aside:
                 record.gradients._drop_set_aside(self._masters.unpaired_params())
-        self._shown.clear()
+        if set_to_none:
+            self._shown.clear()
         self.state = Unscaled()
+
+    def follow(self):
+        """Show what the masters have now in the gradients of half params that the script has read."""
+        self._shown.follow()
 
     def _drop_set_aside(self, params):
         cleared = set(map(id, params))

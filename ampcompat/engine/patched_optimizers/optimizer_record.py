@@ -80,10 +80,9 @@ class OptimizerRecord:
             observer.step_skipped(self.session, loss_id, scaler)
 
     def finish_step(self, stepped):
-        """Round the masters into the model if the optimizer ``stepped``; drop the masters' gradients."""
+        """Round the masters into the model if the optimizer ``stepped``."""
         if stepped:
             self.masters.finish_step()
-        self.gradients.finish_step()
         for observer in self.session.observers:
             observer.after_step(self)
 

@@ -1,152 +1,162 @@
 """What ``.grad`` of an optimizer's half params shows to the script, and what the script changes in it.
 
-True gradients are at the float32 masters. ``.grad`` shows them rounded to half from when it is read until the next pass
-or step: then the masters get the elements that the script has changed. After a step it shows the gradients of that
-step.
+True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when it is
+first read and that stays the same until the gradients are cleared. Nobody is told when a script writes to it, so its
+values are compared with a copy: at the beginning of a pass, at a step, and where masters are asked for. The masters
+get the elements that differ, and the tensor gets what the masters have then.
 """
 
 import torch
 
 from ...support import tensor_lists
-from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
-from .written_gradients import is_unchanged, mark_of
+from ...support.tensor_lists import set_stored_gradient, stored_gradient
 
 
 class ShownGradients:
-    """Gradients of half params that the script has read or assigned.
+    """Gradients of half params that the script has read or assigned."""
 
-    Args:
-        masters: the ``OptimizerMasters``.
-    """
+    def __init__(self):
+        self._shown = {}  # id(half param) -> ``ShownGradient``
 
-    def __init__(self, masters):
-        self._masters = masters
-        self._read = {}  # id(half param) -> ReadGradient: gradients that the script may have changed
-        self._not_moved = {}  # id(half param) -> (half param, master) whose half gradient was read before it moves
-        self._stepped = ()  # (half params, float32 gradients) of the last step, until the next pass
+    def show(self, model, master):
+        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, plus what is stored there.
 
-    def show(self, model, master, is_left_alone):
-        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
+        The gradient that a plain backward pass has stored in ``.grad`` is shown as it is if the master has none.
+        """
+        stored, shown = stored_gradient(model), self._shown.get(id(model))
+        if shown is not None and stored is None:
+            return shown.gradient
+        wide = stored_gradient(master)
+        if wide is None:
+            if stored is not None:
+                self._shown[id(model)] = ShownGradient(model, master, stored, None)
+            return stored
+        if shown is not None:
+            shown.take(shown.changes())
+            wide = stored_gradient(master)
+        with torch.no_grad():
+            total = rounded(wide if stored is None else _sum(wide, widened(stored, master)), model)
+        if shown is None:
+            shown = self._shown[id(model)] = ShownGradient(model, master, total, total.clone())
+        else:
+            shown.show(total)
+        return shown.gradient
 
-        It becomes the param's ``.grad``, and what the script changes in it is taken over by ``take_changes``.
+    def was_set(self, model, master, before, stays):
+        """Note that a script has assigned to ``.grad`` of a half param.
+
+        Where it has assigned the values that were shown, the master keeps its exact gradient.
 
         Args:
-            model, master: the half param and its master.
-            is_left_alone: whether a gradient that is stored in ``.grad`` is not to be added to that of the master.
+            before: the gradient that was stored in ``.grad``, or None.
+            stays: the assigned gradient stays there, and nothing else is left.
         """
-        stored = stored_gradient(model)
-        if is_left_alone or id(model) in self._read:
-            return stored
-        if stored_gradient(master) is None:
-            if stored is not None:
-                self._not_moved[id(model)] = model, master
-            elif self._stepped:
-                set_stored_gradient(model, rounded(self._gradients_of_step().get(id(model)), model))
-            return stored_gradient(model)
-        if stored is not None:  # of a plain pass since
-            with torch.no_grad():
-                add_gradients([master], [widened(stored, master)])
-        set_stored_gradient(model, rounded(stored_gradient(master), model))
-        self._note_read(model, master)
-        return stored_gradient(model)
-
-    def was_set(self, model, master, is_left_alone):
-        """Note that the script has assigned to ``.grad`` of a half param. Arguments: see ``show``."""
-        if self._stepped:
-            self._gradients_of_step().pop(id(model), None)
-        if stored_gradient(master) is not None and not is_left_alone and id(model) not in self._read:
-            self._read[id(model)] = ReadGradient(model, master)
-
-    def take_changes(self):
-        """Give the masters what the script has changed in ``.grad`` of half params, and empty that.
-
-        Elements that the script has left alone keep the exact float32 gradient.
-        """
-        if self._read:
-            read, self._read = self._read, {}
-            with torch.no_grad():
-                for each in read.values():
-                    each.take()
-
-    def move(self, move_gradients, stays_shown):
-        """Move half gradients to their masters with a function; ``stays_shown``: ``.grad`` keeps what was read."""
-        not_moved, self._not_moved = [(pair, stored_gradient(pair[0])) for pair in self._not_moved.values()], {}
+        shown, gradient = self._shown.pop(id(model), None), stored_gradient(model)
+        wide = stored_gradient(master)
+        if gradient is None or stays:
+            set_stored_gradient(master, None)
+            return
+        set_stored_gradient(model, None)
         with torch.no_grad():
-            move_gradients()
-        for (model, master), gradient in not_moved if stays_shown else ():  # the script may change what it has read
-            if gradient is not None:
-                set_stored_gradient(model, gradient)
-                self._note_read(model, master)
+            if wide is None or before is not None:
+                set_stored_gradient(master, widened(gradient, master).detach())
+                copy = gradient.detach().clone()
+            else:
+                copy = rounded(wide, model) if shown is None else shown.copy
+        self._shown[id(model)] = ShownGradient(model, master, gradient, copy)
 
-    def keep_through(self, move_gradients):
-        """Call a function that moves half gradients to their masters; what the script has read is not one of them."""
-        read = [(each.model, stored_gradient(each.model)) for each in self._read.values()]
-        for model, _ in read:
-            set_stored_gradient(model, None)
-        move_gradients()
-        for model, gradient in read:
-            set_stored_gradient(model, gradient)
+    def take_changes(self, move_gradients=None):
+        """Give the masters what the script has changed in what it has read.
 
-    def begin_pass(self):
-        """Take the script's changes, and forget the gradients of the last step."""
-        self.take_changes()
-        self._stepped, self._not_moved = (), {}
+        Args:
+            move_gradients: moves half gradients to their masters, before the script's changes.
+        """
+        if not self._shown:
+            if move_gradients is not None:
+                with torch.no_grad():
+                    move_gradients()
+            return
+        with torch.no_grad():
+            changes = [(shown, shown.changes()) for shown in self._shown.values()]
+            if move_gradients is not None:
+                move_gradients()
+            for shown, changed in changes:
+                shown.take(changed)
+                shown.follow()
+        self._shown = {key: shown for key, shown in self._shown.items() if shown.gradient is not None}
 
-    def finish_step(self, gradients):
-        """Show the gradients of a step until the next pass: pairs of a list of half params and one of gradients."""
-        self._stepped = gradients
+    def follow(self):
+        """Show what the masters have now, in the tensors that the script has read."""
+        with torch.no_grad():
+            for shown in self._shown.values():
+                shown.follow()
 
     def clear(self):
         """Forget all gradients."""
-        self._read, self._not_moved, self._stepped = {}, {}, ()
-
-    def _note_read(self, model, master):
-        self._read[id(model)] = ReadGradient(model, master, self._masters.writes)
-
-    def _gradients_of_step(self):
-        if not isinstance(self._stepped, dict):
-            self._stepped = {id(each): grad for pairs in self._stepped for each, grad in zip(*pairs)}
-        return self._stepped
+        self._shown.clear()
 
 
-class ReadGradient:
-    """The gradient of a half param that the script has read or assigned.
+class ShownGradient:
+    """One tensor that ``.grad`` of a half param shows.
 
     Args:
         model, master: the half param and its master.
-        writes: a ``WrittenMemory``; None if the script has assigned the gradient. Otherwise ``.grad`` of the half param
-            was made of the master's.
+        gradient: the tensor.
+        copy: its values when it was shown; None while it is the gradient that is stored in ``.grad``.
     """
 
-    __slots__ = ("model", "_master", "_writes", "_shown", "_mark")
+    __slots__ = ("model", "master", "gradient", "copy")
 
-    def __init__(self, model, master, writes=None):
-        self.model, self._master, self._writes = model, master, writes
-        if writes is not None:
-            self._shown = stored_gradient(model)  # old torch makes a new object of ``.grad`` when nobody holds one
-            self._mark = mark_of(self._shown)
-            writes.watch([self._shown])
+    def __init__(self, model, master, gradient, copy):
+        self.model, self.master, self.gradient, self.copy = model, master, gradient, copy
 
-    def take(self):
-        """Give the master the elements that the script has changed; empty ``.grad`` of the half param."""
-        master, now = self._master, stored_gradient(self.model)
-        exact = stored_gradient(master)
-        set_stored_gradient(self.model, None)
-        if now is None or exact is None or self._writes is None:
-            set_stored_gradient(master, None if now is None else widened(now, master))
-        elif not is_unchanged(self._mark, mark_of(now)) or self._shown in self._writes:
-            self._take_changed(now, rounded(exact, now))
+    def changes(self):
+        """Return (which elements the script has changed, the gradient in the master's dtype), or None.
 
-    def _take_changed(self, now, shown):
-        master = self._master
-        if now.is_sparse or shown.is_sparse:
-            if not torch.equal(now.to_dense(), shown.to_dense()):
-                set_stored_gradient(master, widened(now, master))
+        Where a script has set all elements to 0, those that were rounded to 0 before are changed too.
+        """
+        if self.copy is None:
+            return None
+        now, before = self.gradient, self.copy
+        if now.is_sparse or before.is_sparse:
+            is_changed = not torch.equal(now.to_dense(), before.to_dense())
+            return (None, widened(now, self.master)) if is_changed else None
+        wide = widened(now, self.master)
+        is_changed = wide != widened(before, self.master)  # old torch compares no halves on a CPU
+        is_cleared = is_changed.any() & ~(wide != 0).any()
+        return is_changed | is_cleared, wide
+
+    def take(self, changes):
+        """Give the master the script's ``changes``."""
+        if changes is None:
+            return
+        is_changed, wide = changes
+        exact = stored_gradient(self.master)
+        if is_changed is None or exact is None or exact.is_sparse:
+            set_stored_gradient(self.master, wide)
         else:
-            wide = widened(now, master)
-            is_changed = wide != shown.to(master.dtype)  # old torch compares no halves on a CPU
-            exact = stored_gradient(master)
             exact.copy_(torch.where(is_changed, wide, exact))
+
+    def follow(self):
+        """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
+        wide = stored_gradient(self.master)
+        if stored_gradient(self.model) is None:
+            if wide is None:
+                self.gradient = self.copy = None
+            else:
+                self.show(rounded(wide, self.model))
+
+    def show(self, values):
+        """Make these the values of the tensor."""
+        if values.is_sparse or self.gradient.is_sparse or self.gradient.shape != values.shape:
+            self.gradient = values
+        else:
+            self.gradient.detach().copy_(values)
+        self.copy = values.clone() if values is self.gradient else values
+
+
+def _sum(one, other):
+    return other + one if one.is_sparse else one + other  # torch wants a dense one first
 
 
 def widened(gradient, master):
@@ -155,5 +165,5 @@ def widened(gradient, master):
 
 
 def rounded(gradient, model):
-    """Return a gradient in its half param's dtype, on the param's device; None for none."""
-    return None if gradient is None else gradient.detach().to(device=model.device, dtype=model.dtype)
+    """Return a gradient in its half param's dtype, on the param's device."""
+    return gradient.detach().to(device=model.device, dtype=model.dtype)

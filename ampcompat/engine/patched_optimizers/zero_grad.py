@@ -14,6 +14,7 @@ def amp_zero_grad(self, *args, **kwargs):
         args = ()
     record.gradients.clear(stated)  # first: half gradients that it leaves would be widened to be cleared
     result = zero_grad(*args, **kwargs)
+    record.gradients.follow()
     if default is None and stated:
         for param in [param for group in self.param_groups for param in group["params"]]:
             param.grad = None

@@ -23,7 +23,7 @@ class RemainderChunk(MasterChunk):
         owner: their ``OptimizerMasters``.
     """
 
-    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "_gradients_of_step", "__weakref__")
+    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "__weakref__")
 
     def __init__(self, pairs, owner):
         super().__init__(pairs)
@@ -36,7 +36,6 @@ class RemainderChunk(MasterChunk):
             self._size = offset + master.numel()
         self._memory = None  # float32 of shape (size,): the values; while stored None
         self._stored = None  # ``StoredValues``; None while the masters have their values
-        self._gradients_of_step = None
 
     def is_stored(self):
         """Return whether the masters are stored now."""
@@ -140,13 +139,14 @@ class RemainderChunk(MasterChunk):
                 super().move_gradients(lambda groups: None)
 
     def end_step(self):
-        """Round the masters into the half params and store them. Their gradients become half, or are dropped."""
+        """Round the masters into the half params and store them. Their gradients become half ones of the model."""
         self.is_new = False
-        gradients = super().drop_gradients()
         with torch.no_grad():
-            if self._owner.keeps_gradients:
-                self._gradients_of_step = [None if each is None else each.to(torch.bfloat16) for each in gradients]
-            del gradients
+            for model, master in zip(self.models, self.masters):
+                gradient = stored_gradient(master)
+                if gradient is not None:
+                    set_stored_gradient(model, gradient.to(model.dtype))
+                    set_stored_gradient(master, None)
             self.round_into_models(self._owner.writes)
             self.store()
 
@@ -185,24 +185,6 @@ class RemainderChunk(MasterChunk):
         if wide:
             unscale_(tensor_lists.grouped(wide))
             add_gradients(masters, wide)
-
-    def drop_gradients(self, with_half=True):
-        """As in ``MasterChunk``; what a step of stored masters has used is half.
-
-        Args:
-            with_half: whether gradients that stayed half are dropped too.
-        """
-        if not self.is_stored():
-            return super().drop_gradients()
-        dropped, self._gradients_of_step = self._gradients_of_step or [None] * len(self.models), None
-        for index, (model, master) in enumerate(zip(self.models, self.masters)):
-            wide, half = stored_gradient(master), stored_gradient(model) if with_half else None
-            if wide is not None or half is not None:
-                dropped[index] = wide if half is None else half
-                set_stored_gradient(master, None)
-            if half is not None:
-                set_stored_gradient(model, None)
-        return dropped
 
 
 def _is_rounded(model, master):
