@@ -15,8 +15,9 @@ GRADIENT = inspect.getattr_static(torch.Tensor, "grad")
 #: ``stored_gradient(tensor)`` and ``set_stored_gradient(tensor, gradient)`` read and write it.
 stored_gradient, set_stored_gradient = GRADIENT.__get__, GRADIENT.__set__
 
-#: ``set_data(tensor, value)`` sets ``tensor.data``, not noted by ``WrittenMemory``.
-set_data = inspect.getattr_static(torch.Tensor, "data").__set__
+#: ``data_of(tensor)`` and ``set_data(tensor, value)`` read and set ``tensor.data``, not noted by ``WrittenMemory``.
+_DATA = inspect.getattr_static(torch.Tensor, "data")
+data_of, set_data = _DATA.__get__, _DATA.__set__
 
 #: Number of elements that are widened at a time: enough to keep a device busy, few compared with a model.
 CHUNK = 1 << 22

@@ -371,14 +371,18 @@ def test_an_optimizer_without_torchs_base_class_works(setting):
 
 
 @settings_at("O2", "O5")
-def test_after_a_step_masters_hold_no_gradients(setting):
+@pytest.mark.parametrize("frees", [False, True])
+def test_after_a_step_masters_hold_their_gradients_until_they_are_cleared(setting, frees):
     with session_of(setting):
-        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=0.25))
+        options = {"free_half_grads": True} if frees else {}
+        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=0.25), **options)
         backward(setting, model, optimizer)
         optimizer.step()
         own = {id(param) for param in model.parameters()}
         masters = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-        assert masters and all(master.grad is None for master in masters)
+        assert masters and all((master.grad is None) is frees for master in masters)
+        optimizer.zero_grad(set_to_none=True)
+        assert all(master.grad is None for master in masters)
 
 
 @each_setting

@@ -1,4 +1,22 @@
-"""Half params and their masters in chunks: values and gradients are copied between them, chunk by chunk."""
+"""Half params and their masters in chunks: values and gradients are copied between them, chunk by chunk.
+
+After a step, and after any other method of the optimizer, a half param is its master, rounded. In between a script may
+write to either. A version counter that has moved, or an alias that the script has got from ``.data`` or ``.numpy()``
+(``unversioned_writes``), says that a tensor may have been written; then the values are compared:
+
+    half param          master              what follows where half is not the master, rounded
+    not written         not written         nothing is compared
+    may be written      not written         before a step the master takes the half param's elements
+    not written         may be written      before a forward pass, a step and a checkpoint the half param is rounded
+                                            again, without a move of its version counter: the graph of an earlier
+                                            forward pass may need it
+    may be written      may be written      the half param counts if its version counter has moved: scripts read
+                                            ``.data`` more often than they write it
+
+Before the first step all half params may have been written, since numpy and collectives move no version counter.
+Comparing all of them before every step would take 5 to 20 % of an iteration on a CPU (``benchmarks/RESULTS.md``).
+Writes through DLPack, a storage, or a kernel that gets an address are not seen after the first step.
+"""
 
 import operator
 
@@ -19,7 +37,7 @@ class MasterChunk:
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
     """
 
-    __slots__ = ("models", "masters", "is_new", "_pool", "_versions", "_version_sum", "_roundings", "_of_masters")
+    __slots__ = ("models", "masters", "is_new", "_pool", "_half_versions", "_master_versions")
 
     def __init__(self, pairs, pool=None):
         self.models, self.masters = map(list, zip(*pairs))
@@ -29,27 +47,18 @@ class MasterChunk:
 
     def note_versions(self):
         """Consider neither the half params nor the masters written until their version counters move."""
-        self._set_versions(_versions(self.models))
-        self._of_masters = _versions(self.masters)
-
-    def _set_versions(self, versions):
-        self._versions, self._version_sum = versions, sum(versions)
-        self._roundings = 0  # each increments every version
+        self._half_versions, self._master_versions = _versions(self.models), _versions(self.masters)
 
     def continue_from(self, original):
         """Keep what ``original`` has noted of these pairs, which were among its own: steps, and versions."""
         places = {id(master): index for index, master in enumerate(original.masters)}
         indices = [places[id(master)] for master in self.masters]
         self.is_new = original.is_new
-        self._set_versions([original._versions[index] + original._roundings for index in indices])
-        self._of_masters = [original._of_masters[index] for index in indices]
+        self._half_versions = [original._half_versions[index] for index in indices]
+        self._master_versions = [original._master_versions[index] for index in indices]
 
     def refresh(self, writes, wholly=False):
-        """Copy to the masters what was written to their half params since the last ``round_into_models``.
-
-        A param counts as written if its version counter has changed, or if ``writes`` has noted it and its master has
-        not been written by itself: scripts read ``param.data`` more often than they write it. Before the first step
-        every value is compared, since numpy and collectives change no version counter.
+        """Make half params and masters agree before a step: see the table of this module.
 
         Args:
             writes: the session's ``WrittenMemory``.
@@ -57,45 +66,63 @@ class MasterChunk:
                 not only the elements that differ. So ranks have equal masters, as with Apex, after one of them
                 broadcast its half params.
         """
-        # Version counters never decrease, so that equal sums mean equal versions. ``torch.utils.swap_tensors`` refuses
-        # params that are referenced weakly, as those that ``WrittenMemory`` watches are.
-        expected_sum = self._version_sum + self._roundings * len(self.models)
-        if not (self.is_new or writes) and sum(map(_VERSION, self.models)) == expected_sum:
-            return
-        versions = _versions(self.models)
+        of_halves, of_masters = self._written(writes)
+        moved = [index for index in of_halves if self.models[index]._version != self._half_versions[index]]
+        self._take(moved if wholly else of_halves, writes)
+        self._take([index for index in of_halves if wholly and index not in moved], writes, wholly)
+        self._show(of_masters, writes)
+
+    def show_written(self, writes):
+        """Round the masters that the script has written into their half params, unless it has written these too."""
+        self._show(self._written(writes)[1], writes)
+
+    def _written(self, writes):
+        """Return the indices of the half params that may have been written, and those of the masters."""
+        half_versions, master_versions = _versions(self.models), _versions(self.masters)
+        is_unmoved = half_versions == self._half_versions and master_versions == self._master_versions
+        if is_unmoved and not (self.is_new or writes):
+            return (), ()
         compares_all = self.is_new and not fake_tensors.is_fake_type(type(self.masters[0]))
-        written = {False: [], True: []}  # whether wholly -> indices
-        for index, model in enumerate(self.models):
-            is_changed = versions[index] != self._versions[index] + self._roundings
-            is_noted = model in writes
-            is_followed = (compares_all or is_noted) and not self._is_written_itself(index, writes)
-            if is_changed or is_followed or (self.is_new and is_noted):
-                written[wholly and is_followed].append(index)
-        for whole, indices in written.items():
-            self._take(indices, writes, whole)
-        self._set_versions(versions)
+        of_halves, of_masters = [], []
+        for index, (model, master) in enumerate(zip(self.models, self.masters)):
+            may_master_be = master_versions[index] != self._master_versions[index] or master in writes
+            if half_versions[index] != self._half_versions[index]:
+                of_halves.append(index)
+            elif may_master_be:
+                of_masters.append(index)
+            elif compares_all or model in writes:
+                of_halves.append(index)
+        return of_halves, of_masters
 
-    def _is_written_itself(self, index, writes):
-        master = self.masters[index]
-        return master._version != self._of_masters[index] or master in writes
-
-    def _take(self, indices, writes, wholly):
+    def _take(self, indices, writes, wholly=False):
         if indices:
-            models, masters = [[each[index] for index in indices] for each in (self.models, self.masters)]
-            before = _versions(masters)
+            models, masters = self._at(indices)
             take_values(models, masters, wholly)
-            for index, master, version in zip(indices, masters, before):
-                self._of_masters[index] += master._version - version
-            writes.clear(models)
+            self._note_agreement(indices, writes)
+
+    def _show(self, indices, writes):
+        if indices:
+            models, masters = self._at(indices)
+            with torch.set_grad_enabled(False):
+                tensor_lists.copy_(list(map(tensor_lists.data_of, models)), masters)
+            self._note_agreement(indices, writes)
+
+    def _at(self, indices):
+        return [[each[index] for index in indices] for each in (self.models, self.masters)]
+
+    def _note_agreement(self, indices, writes):
+        for index in indices:
+            self._half_versions[index] = self.models[index]._version
+            self._master_versions[index] = self.masters[index]._version
+        for tensors in self._at(indices):
+            writes.clear(tensors)
 
     def round_into_models(self, writes):
         """Copy the masters to the half params, rounded; clear what ``writes`` has noted of both."""
         tensor_lists.copy_(self.models, self.masters)
-        self._roundings += 1
-        if not self.is_new:
-            self._of_masters = _versions(self.masters)
-            writes.clear(self.models)
-            writes.clear(self.masters)
+        self.note_versions()
+        writes.clear(self.models)
+        writes.clear(self.masters)
 
     def move_gradients(self, unscale_, may_stay=False):
         """Add the half params' gradients to those of their masters, in the masters' dtype, and set them to None.

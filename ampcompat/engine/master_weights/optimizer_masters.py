@@ -10,6 +10,7 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
+from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import pickled_optimizers, zero_redundancy_optimizer
 from .create_masters import Snapshot, make_master, recast
@@ -186,9 +187,9 @@ class OptimizerMasters:
             self._optimizer, {master: model for model, master in self._pairs.values()}
         )
         for model, master in self._pairs.values():
-            tensor_lists.set_stored_gradient(model, None)
+            set_stored_gradient(model, None)
             model.data = master.data.to(model.device)
-            tensor_lists.set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+            set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
         self._pairs.clear()
         self.chunks = []
 
@@ -219,6 +220,11 @@ class OptimizerMasters:
                 master.grad = None if grad is None else grad.to(model.device)
         self.restore_values()
         self._remake_chunks()
+
+    def show_written(self):
+        """Round the masters that a script has written into their half params: see ``half_and_master_chunks``."""
+        for chunk in self.chunks:
+            chunk.show_written(self.writes)
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
@@ -280,6 +286,13 @@ class OptimizerMasters:
         """
         for chunk in self.chunks:
             chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
+
+    def drop_gradients(self, with_half):
+        """Set the masters' gradients to None; ``with_half``: also those that stayed half until the step."""
+        for model, master in self._pairs.values():
+            set_stored_gradient(master, None)
+            if with_half:
+                set_stored_gradient(model, None)
 
     def clear_half_gradients(self, set_to_none):
         """Set gradients of the half params to None, or to 0."""

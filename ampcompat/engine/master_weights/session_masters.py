@@ -14,6 +14,7 @@ import torch
 from ...support.swapped_tensors import holders
 from ...support.unversioned_writes import WrittenMemory
 from ...support.watched_methods import watch_methods_in_place
+from ...support.weak_list import WeakList
 from .grad_of_half_params import GradientsOnRead
 from .param_remainders.stored_master import restore, value_of
 from .take_written_values import kept_where_equal
@@ -44,13 +45,15 @@ class SessionMasters:
         self._entries = {}  # id(half param) -> ``MasterEntry``
         self._gradients = GradientsOnRead(self._entries)
         self._in_several = set()  # ids of half params that are in several optimizers
+        self._owners = WeakList()  # the ``OptimizerMasters``
         self._watches_methods = False
         holders.add(self)
 
-    def add(self, pairs, gradients, patches, shows_gradients=True):
+    def add(self, owner, pairs, gradients, patches, shows_gradients=True):
         """Add the pairs of an optimizer.
 
         Args:
+            owner: its ``OptimizerMasters``.
             pairs: (model, master) pairs; one is removed when the half param dies.
             gradients: the ``HeldGradients`` of the optimizer.
             patches: the ``PatchStack`` that ends what is watched.
@@ -58,6 +61,7 @@ class SessionMasters:
         """
         if not pairs:
             return
+        self._owners.add(owner)
         for model, master in pairs:
             known = self._entries.get(id(model))
             if known is not None and known.master is not master and known.gradients() is not None:
@@ -102,6 +106,11 @@ class SessionMasters:
         entry = self._entries.get(key)
         if entry is not None and entry.model() is not None:
             restore(entry.master)
+
+    def show_written(self):
+        """Round the masters that a script has written into their half params, of all optimizers."""
+        for owner in self._owners:
+            owner.show_written()
 
     def find(self, param):
         """Return the master of ``param``, or None."""

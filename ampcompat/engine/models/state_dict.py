@@ -34,6 +34,7 @@ class O2StateDictHook:
 
     def __call__(self, module, state_dict, prefix, local_metadata):
         """Replace the module's own entries in ``state_dict`` that are tensors."""
+        self.masters.show_written()
         buffers = vars(module).get(WIDE_BUFFERS)
         named = list(module._parameters.items()) + list(module._buffers.items())
         for name, owned in named:

@@ -80,9 +80,11 @@ class OptimizerRecord:
             observer.step_skipped(self.session, loss_id, scaler)
 
     def finish_step(self, stepped):
-        """Round the masters into the model if the optimizer ``stepped``."""
+        """Round the masters into the model if the optimizer ``stepped``; free gradients that nobody is to see."""
         if stepped:
             self.masters.finish_step()
+        if not self.configuration.shows_half_gradients:
+            self.masters.drop_gradients(with_half=self.gradients.are_half_stepped_on())
         for observer in self.session.observers:
             observer.after_step(self)
 

@@ -3,6 +3,7 @@
 Nothing is changed before the plan is checked. If applying it raises, everything is undone.
 """
 
+import functools
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support.patching import PatchStack
+from ..casting.torch_compile import is_tracing
 from ..master_weights import zero_redundancy_optimizer
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, keep_fp32, model_checks, state_dict
 from ..patched_optimizers import chunked_step, replaced_methods
@@ -55,6 +57,13 @@ def make_plan(request, session):
 
 def _params(models):
     return {id(param) for model in models for param in model.parameters()}
+
+
+def _with_shown_masters(masters, context):
+    """Return ``context()``, in which ``forward`` runs, with the half params rounded from what scripts wrote to masters."""
+    if not is_tracing():
+        masters.show_written()
+    return context()
 
 
 def _is_initialized(optimizer, session, policy, known, new):
@@ -134,6 +143,8 @@ class Preparation:
         self._rollback.callback(self._cast.release)
         models = plan.models + plan.grown_models
         paused, entered, self.half_mode = session.process_casts.contexts_of_forward(policy, models)
+        if policy.master_weights:
+            entered = functools.partial(_with_shown_masters, session.masters, entered)
         for model in models:
             self._prepare_model(model, request, paused, entered)
         for record in list(session.records) if plan.grown_models else ():

@@ -130,7 +130,8 @@ class Session:
 
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
-        self.masters.add(pairs, record.gradients, self.patches, record.configuration.shows_half_gradients)
+        shows_gradients = record.configuration.shows_half_gradients
+        self.masters.add(record.masters, pairs, record.gradients, self.patches, shows_gradients)
         if record.masters.are_stored:
             self.masters.restore_before_writes(self.patches)
 

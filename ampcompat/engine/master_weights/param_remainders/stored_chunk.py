@@ -157,6 +157,11 @@ class RemainderChunk(MasterChunk):
         if not self.is_stored():
             super().refresh(writes, wholly)
 
+    def show_written(self, writes):
+        """As in ``MasterChunk``. What a script writes to a master restores it first."""
+        if not self.is_stored():
+            super().show_written(writes)
+
     def round_into_models(self, writes):
         """As in ``MasterChunk``. The half params of stored masters are rounded already."""
         if not self.is_stored():
