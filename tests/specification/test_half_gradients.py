@@ -575,6 +575,7 @@ def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_o
         initialize(setting, model, optimizer, **options)
         for _ in range(2):
             train_step(model, optimizer, batch)
+        optimizer.zero_grad()
         with amp.scale_loss(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer) as scaled_loss:
             scaled_loss.backward()
         has_gradients = [param.grad is not None for param in model.parameters()]

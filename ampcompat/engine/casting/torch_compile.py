@@ -90,8 +90,8 @@ def patch_compile(patches, codes=(), uncompiled=()):
 
     Args:
         codes: the code of functions that are traced within compiled code, but not compiled where Python calls them.
-        uncompiled: (class, name of a method) that compiled code does not call: where Python calls it, neither the
-            method nor what it calls is compiled.
+        uncompiled: (class or module, name of a function) that compiled code does not call: where Python calls it,
+            neither the function nor what it calls is compiled.
     """
     if not hasattr(torch, "compile"):
         return

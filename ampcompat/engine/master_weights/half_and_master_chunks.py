@@ -76,6 +76,10 @@ class MasterChunk:
         """Round the masters that the script has written into their half params, unless it has written these too."""
         self._show(self._written(writes)[1], writes)
 
+    def show_all(self, writes):
+        """Round all masters into their half params, without a move of their version counters."""
+        self._show(range(len(self.models)), writes)
+
     def _written(self, writes):
         """Return the indices of the half params that may have been written, and those of the masters."""
         half_versions, master_versions = _versions(self.models), _versions(self.masters)

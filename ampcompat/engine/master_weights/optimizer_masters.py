@@ -4,6 +4,7 @@ It makes them, puts them into ``param_groups``, gives them gradients, and rounds
 chunks of ``half_and_master_chunks`` and ``param_remainders.stored_chunk``.
 """
 
+import operator
 from typing import NamedTuple
 
 import torch
@@ -45,6 +46,7 @@ class OptimizerMasters:
         self._session_masters = session_masters
         self.writes = session_masters.writes  # what scripts may have written, to half params, masters and gradients
         self._pairs = {}  # id(master) -> Pair
+        self._params = []  # those of ``param_groups``, when they were looked at last
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
         self._has_begun = False  # the first backward pass
         self._before = None  # what ``rollback`` restores
@@ -81,6 +83,19 @@ class OptimizerMasters:
         if any(id(param) in known for group in groups for param in group["params"]):
             raise AmpValueError("some parameters of this group are in the optimizer already: give each one once.")
         return self._replace_params(groups, {})
+
+    def follow_groups(self):
+        """Put masters in place of the half params that a script has put into ``param_groups``; return new pairs."""
+        groups = self._optimizer.param_groups
+        params = [param for group in groups for param in group["params"]]
+        if not self._makes_masters or (len(params) == len(self._params) and all(map(operator.is_, params, self._params))):
+            return []
+        masters = {id(pair.model): pair.master for pair in self._pairs.values()}
+        for group in groups:
+            group["params"] = [masters.get(id(param), param) for param in group["params"]]
+        pairs = self._replace_params(groups, {})
+        self._params = [param for group in groups for param in group["params"]]
+        return pairs
 
     def make_new(self, originals, pairs=()):
         """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
@@ -188,7 +203,7 @@ class OptimizerMasters:
         )
         for model, master in self._pairs.values():
             set_stored_gradient(model, None)
-            model.data = master.data.to(model.device)
+            tensor_lists.set_data(model, tensor_lists.data_of(master).to(model.device))
             set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
         self._pairs.clear()
         self.chunks = []
@@ -225,6 +240,11 @@ class OptimizerMasters:
         """Round the masters that a script has written into their half params: see ``half_and_master_chunks``."""
         for chunk in self.chunks:
             chunk.show_written(self.writes)
+
+    def show_all(self):
+        """Round all masters into their half params, which graphs of earlier forward passes may need."""
+        for chunk in self.chunks:
+            chunk.show_all(self.writes)
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
@@ -286,6 +306,26 @@ class OptimizerMasters:
         """
         for chunk in self.chunks:
             chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
+
+    def _masters_of(self, models):
+        masters = {id(pair.model): pair.master for pair in self._pairs.values()}
+        return [masters.get(id(model)) for model in models]
+
+    def add_gradients(self, gradients):
+        """Add (half param, gradient or None) pairs, where the half params are among these, to those of their masters."""
+        with torch.no_grad():
+            for master, (_, gradient) in zip(self._masters_of([model for model, _ in gradients]), gradients):
+                if master is not None and gradient is not None:
+                    wide = tensor_lists.coalesced(gradient).to(master.device, master.dtype)
+                    tensor_lists.add_gradients([master], [wide])
+
+    def clear_gradients_of(self, models, set_to_none):
+        """Set the gradients of the masters of these half params to None, or to 0."""
+        for master in self._masters_of(models):
+            if master is not None and set_to_none:
+                set_stored_gradient(master, None)
+            elif master is not None and master.grad is not None:
+                master.grad.detach_().zero_()
 
     def drop_gradients(self, with_half):
         """Set the masters' gradients to None; ``with_half``: also those that stayed half until the step."""

@@ -11,6 +11,7 @@ import torch
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.patching import run_all
+from ...support.tensor_lists import data_of, set_data
 from ..casting import emulated_half_arithmetic
 from .wide_buffers import WIDE_BUFFERS, WideBuffers
 
@@ -53,8 +54,8 @@ class ModelCast:
                 self._before.setdefault(module, []).append((is_param, name, before))
                 if tensor.dtype is not dtype:
                     _check_castable(name, tensor, module, dtype)
-                    self.originals[id(tensor)] = tensor.data, tensor.grad
-                    _set_data(tensor, dtype, tensor.data, tensor.grad)
+                    self.originals[id(tensor)] = data_of(tensor), tensor.grad
+                    _set_data(tensor, dtype, *self.originals[id(tensor)])
                 if not is_param and tensor_lists.is_narrower(tensor, before):
                     self._wide_buffers(module).keep(name, self.originals[id(tensor)][0], dtype)
             if module in self._before and isinstance(module, torch.nn.RNNBase):
@@ -102,14 +103,14 @@ def _restore_dtypes(reference, tensors, originals):
         owned = module._parameters if is_param else module._buffers
         tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
         if tensor is not None and tensor.dtype is not dtype:
-            wide = None if is_param or buffers is None else buffers.widened(name, tensor.data)
-            now = tensor.data if wide is None else wide, tensor.grad
+            wide = None if is_param or buffers is None else buffers.widened(name, data_of(tensor))
+            now = data_of(tensor) if wide is None else wide, tensor.grad
             _set_data(tensor, dtype, *originals.get(id(tensor), now))
 
 
 def _set_data(tensor, dtype, data, grad):
     tensor.grad = None  # torch rejects data of another dtype than the gradient's
-    tensor.data = data.to(dtype)
+    set_data(tensor, data.to(dtype))
     if grad is not None:
         tensor.grad = grad.to(dtype)
 

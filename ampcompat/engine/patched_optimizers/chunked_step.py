@@ -14,7 +14,7 @@ import torch
 
 from ...errors import AmpError
 from ...support.patching import PatchStack
-from ...support.torch_compat import fake_tensors, thread_context
+from ...support.torch_compat import fake_tensors, step_hooks, thread_context
 from ..master_weights import zero_redundancy_optimizer
 from .amp_stash import STASH
 
@@ -26,7 +26,6 @@ GRADIENTS_TRIED = (1e-3, 1.0, 1e3)
 #: Attributes of these types hold counts of steps and the like.
 _IMMUTABLE = (bool, int, float, str, type(None))
 
-_PRE_HOOKS, _POST_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
@@ -91,7 +90,7 @@ def _hidden_hooks(optimizer, patches):
     """Return the hooks before and after a step; until ``patches`` is undone torch calls none of them."""
     module = sys.modules[torch.optim.Optimizer.__module__]
     found = []
-    for shared, own in zip(_GLOBAL_HOOKS, (_PRE_HOOKS, _POST_HOOKS)):
+    for shared, own in zip(_GLOBAL_HOOKS, (step_hooks.PRE_HOOKS, step_hooks.POST_HOOKS)):
         hooks = []
         for owner, name in ((module, shared), (optimizer, own)):
             if getattr(owner, name, None):

@@ -91,6 +91,7 @@ class HeldGradients:
     def begin(self):
         """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
         self._thread = get_ident()
+        self._record.follow_groups()
         self._masters.begin()
         self._shown.take_changes()
 
@@ -234,6 +235,7 @@ class HeldGradients:
             AmpError: the half params hold gradients of a ``scale_loss`` block that is still open.
         """
         self._thread = get_ident()
+        self._record.follow_groups()
         self._masters.refresh()
         if not self.are_delayed() and self._masters.have_half_gradients():
             if self._is_in_scaled_block():
@@ -260,6 +262,13 @@ class HeldGradients:
         if self._masters.have_half_gradients():
             self._move_plain_gradients()
 
+    def _shared_params(self):
+        """Return the half params of this optimizer that are in others too."""
+        session = self._record.session
+        shared = session.masters.in_several(session.records)
+        own = {id(pair.model) for pair in self._masters.pairs()} if shared else ()
+        return [param for param in shared if id(param) in own]
+
     def _is_in_scaled_block(self):
         record = self._record
         return bool(record.open_blocks) and any([not is_one(block.scale) for block in record.open_passes()])
@@ -269,7 +278,11 @@ class HeldGradients:
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
+        shared = [(param, stored_gradient(param)) for param in self._shared_params()]
         self._shown.take_changes(lambda: self._masters.move_gradients(None, 1.0, may_stay))
+        for record in self._record.session.records if shared else ():
+            if record is not self._record:
+                record.masters.add_gradients(shared)
         if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
@@ -319,9 +332,11 @@ class HeldGradients:
     def clear(self, set_to_none):
         """Do for the model's half params what ``zero_grad`` does for the masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
-        for record in self._record.session.records:  # another optimizer may have set aside that of a shared param
-            if record.gradients._set_aside:
-                record.gradients._drop_set_aside(self._masters.unpaired_params())
+        shared = self._shared_params()
+        for record in self._record.session.records:
+            record.gradients.drop_set_aside(self._masters.unpaired_params)
+            if shared and record is not self._record:
+                record.masters.clear_gradients_of(shared, set_to_none)
         if set_to_none:
             self._shown.clear()
         self.state = Unscaled()
@@ -330,9 +345,11 @@ class HeldGradients:
         """Show what the masters have now in the gradients of half params that the script has read."""
         self._shown.follow()
 
-    def _drop_set_aside(self, params):
-        cleared = set(map(id, params))
-        self._set_aside = [each for each in self._set_aside if id(each[0]) not in cleared]
+    def drop_set_aside(self, params):
+        """Drop gradients that a block has set aside, of those among ``params()`` that were cleared."""
+        if self._set_aside:
+            cleared = set(map(id, params()))
+            self._set_aside = [each for each in self._set_aside if id(each[0]) not in cleared]
 
     def continue_from(self, original):
         """Take over the scale of delayed passes: these gradients are deep copies of the ``original`` ones."""

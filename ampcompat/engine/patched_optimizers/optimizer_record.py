@@ -11,6 +11,7 @@ Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``
 """
 
 import copy
+from contextlib import contextmanager
 
 from ..loss_scaling.overflow_all_reduce import groups_of
 from ..loss_scaling.overflow_check import StepSkips
@@ -41,6 +42,9 @@ class OptimizerRecord:
         self.session = session
         self.open_blocks = []  # a block that is abandoned within a generator dies with it: weak references
         self.methods = None  # ``replaced_methods.ReplacedMethods``
+        self.is_running = False  # one of the optimizer's own methods
+        self.begun_step = None  # (name of a method that steps, whether it was skipped): see ``own_methods``
+        self._is_rounded = False  # the masters of the step that ends, by a hook
         self.skips = StepSkips(optimizer, self.step_skipped)
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
@@ -65,6 +69,13 @@ class OptimizerRecord:
         """Return the params that backward accumulates gradients in: the model's half ones, and the own masters."""
         return [pair.model for pair in self.masters.pairs()] + self.masters.unpaired_params()
 
+    def follow_groups(self):
+        """Follow what a script has changed in ``param_groups`` itself, without ``add_param_group``."""
+        pairs = self.masters.follow_groups()
+        if pairs:
+            self.session.add_masters(self, pairs)
+            self.find_process_groups()
+
     def find_process_groups(self):
         """Find the groups whose ranks hold parts of the same gradients, again where params were added."""
         self.process_groups = groups_of([param for group in self.optimizer.param_groups for param in group["params"]])
@@ -79,10 +90,26 @@ class OptimizerRecord:
         for observer in self.session.observers:
             observer.step_skipped(self.session, loss_id, scaler)
 
+    @contextmanager
+    def running(self):
+        """Return a context manager in which the optimizer's own methods run: what they write is not noted."""
+        was, self.is_running = self.is_running, True
+        try:
+            with self.session.masters.writes.paused():
+                yield
+        finally:
+            self.is_running = was
+
+    def round_masters(self):
+        """Round the masters into the model before the hooks of a script see it; ``finish_step`` follows."""
+        self.masters.finish_step()
+        self._is_rounded = True
+
     def finish_step(self, stepped):
         """Round the masters into the model if the optimizer ``stepped``; free gradients that nobody is to see."""
-        if stepped:
+        if stepped and not self._is_rounded:
             self.masters.finish_step()
+        self._is_rounded = False
         if not self.configuration.shows_half_gradients:
             self.masters.drop_gradients(with_half=self.gradients.are_half_stepped_on())
         for observer in self.session.observers:

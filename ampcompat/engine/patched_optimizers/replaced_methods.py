@@ -13,8 +13,9 @@ import torch
 
 from ...errors import AmpError
 from ...support.patching import PatchStack
+from ...support.torch_compat import step_hooks
 from ..master_weights import pickled_optimizers
-from . import apex_checkpoints, chunked_step
+from . import apex_checkpoints, chunked_step, own_methods
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
 from .step_or_skip import amp_step
@@ -31,10 +32,15 @@ class ReplacedMethods:
     def __init__(self, optimizer):
         self.patches = PatchStack()  # restores them
         self.sets_to_none = default_of_set_to_none(optimizer.zero_grad)  # what ``zero_grad`` does by default
-        self._originals = {name: getattr(optimizer, name, None) for name in _REPLACEMENTS}
+        self.of_optimizer = own_methods.names_of(optimizer)
+        names = [*_REPLACEMENTS, *self.of_optimizer]
+        self._originals = {name: getattr(optimizer, name, None) for name in names}
 
     def __getitem__(self, name):
         return self._originals[name]
+
+    def __contains__(self, name):
+        return name in self._originals
 
 
 def attach(record, patches):
@@ -51,6 +57,19 @@ def attach(record, patches):
     methods.patches.set(optimizer, STASH, AmpStash(record))
     for name, replacement in _REPLACEMENTS.items():
         methods.patches.set(optimizer, name, _bound(optimizer, replacement, methods[name]))
+    for name in methods.of_optimizer:
+        replacement = own_methods.replacement(record, name, methods[name])
+        if replacement is not None:
+            methods.patches.set(optimizer, name, replacement)
+    if record.masters:
+        step_hooks.register_first(optimizer, _round_masters, methods.patches)
+
+
+def _round_masters(optimizer, args, kwargs):
+    """Run as the first hook after a step: a script's own hooks see the weights of after it."""
+    record = record_of(optimizer)
+    if record is not None and record.is_running:
+        record.round_masters()
 
 
 def _bound(optimizer, replacement, original):
@@ -129,7 +148,7 @@ def _own_state(record):
     state = vars(record.optimizer) if getstate is None else getstate()
     if not isinstance(state, dict):
         return state
-    return {name: value for name, value in state.items() if name != STASH and name not in _REPLACEMENTS}
+    return {name: value for name, value in state.items() if name != STASH and name not in record.methods}
 
 
 # Apex's names for the parts of an iteration. Clients with loops of their own call them (fairseq, NVIDIA's BERT).

@@ -1,7 +1,6 @@
 """``amp_step``, which replaces ``optimizer.step``: it skips the step after an overflow, in a closure too."""
 
 import functools
-import sys
 
 import torch
 
@@ -22,25 +21,33 @@ def amp_step(self, *args, **kwargs):
 
     Also called for an optimizer on which a trainer has put back the method from before ``initialize``.
     """
-    record = self._amp_stash.record
+    return run_step(self._amp_stash.record, args, kwargs)
+
+
+def run_step(record, args, kwargs):
+    """Step as ``amp_step`` does; ``torch.compile`` leaves this function and what it calls alone."""
     session = record.session
     if not (args or kwargs or session.observers or record.has_state_to_update()):
-        return session.process_casts.run_step(record.methods["step"], record.leaf_params)
+        record.is_running = True
+        try:
+            return session.process_casts.run_step(record.methods["step"], record.leaf_params)
+        finally:
+            record.is_running = False
     record.gradients.prepare_step()
     for observer in session.observers:
         observer.before_step(record)
     record.gradients.check_unscaled()
     flag = record.skips.take_found_inf()
     if flag is None and record.skips.take():
-        _mark_step_called(self)
+        _mark_step_called(record.optimizer)
         record.finish_step(stepped=False)
         return None
     args, kwargs = _watch_closure(record, args, kwargs)
     try:
         step = chunked_step.in_chunks(record, record.methods["step"])
         if flag is not None:
-            step = functools.partial(_step_with, self, flag, step)
-        with session.masters.writes.paused():
+            step = functools.partial(_step_with, record.optimizer, flag, step)
+        with record.running():
             result = session.process_casts.run_step(functools.partial(step, *args, **kwargs), record.leaf_params)
     except _Skip as skip:
         record.finish_step(stepped=False)
@@ -50,16 +57,6 @@ def amp_step(self, *args, **kwargs):
         raise
     record.finish_step(stepped=True)
     return result
-
-
-def is_stepping(optimizer):
-    """Return whether this thread is within the replaced ``step`` of an optimizer."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is amp_step.__code__ and frame.f_locals["self"] is optimizer:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _step_with(optimizer, flag, step, *args, **kwargs):

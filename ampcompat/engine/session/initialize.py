@@ -137,6 +137,7 @@ class Preparation:
     def apply(self, plan, request, configuration):
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
+        session.watch_steps(self._patches)  # before the casts, which replace ``torch.compile`` too
         if policy.patch_torch_functions:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)

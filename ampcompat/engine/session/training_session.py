@@ -16,7 +16,7 @@ from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
 from ..master_weights.session_masters import SessionMasters
 from ..models import cast_weights, ddp, forward_conversion, fsdp
-from ..patched_optimizers import chunked_step
+from ..patched_optimizers import chunked_step, own_methods
 from ..patched_optimizers.optimizer_record import record_of
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
@@ -69,6 +69,7 @@ class Session:
         self.configurations = WeakList()  # call after call of ``initialize``
         self._latest = None  # the last of them
         self._configuration_of = weakref.WeakKeyDictionary()  # model -> its ``Configuration``
+        self._watches_steps = False
         self._disabled = weakref.WeakSet()  # models and optimizers of ``initialize(enabled=False)``
 
     # -- initialize ----------------------------------------------------------------------------------------------------
@@ -116,6 +117,14 @@ class Session:
         for model in plan.models:
             self._configuration_of[model] = configuration
             self.sharded_models.add(model, configuration)
+
+    def watch_steps(self, patches):
+        """Keep steps from the compiler, and round masters that other optimizers write, once; undone by ``patches``."""
+        if not self._watches_steps:
+            self._watches_steps = True
+            patches.defer(setattr, self, "_watches_steps", False)
+            own_methods.keep_from_compiler(patches)
+            own_methods.round_after_steps(self.masters, patches)
 
     def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
@@ -244,8 +253,14 @@ class Session:
         enabled = [each for each in given if each not in self._disabled] if self._disabled else given
         if given and not enabled:
             return nullcontext(loss)
-        adopted = [self._adopt(each) for each in enabled if record_of(each) is None]
-        records = [record_of(each) for each in enabled]
+        adopted, records = [], []
+        for each in enabled:
+            record = record_of(each) or self._inner_record(each)
+            if record is None:
+                record = self._adopt(each)
+                adopted.append(record)
+            if record not in records:
+                records.append(record)
         configuration = records[0].configuration if records else self._newest()
         if configuration is None:
             raise process_state.not_initialized("amp.scale_loss")
@@ -258,6 +273,13 @@ class Session:
             return UnscaledPass(self, configuration, loss)
         return BackwardPass(
             self, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
+        )
+
+    def _inner_record(self, optimizer):
+        """Return the record of the optimizer that this one was made around after ``initialize``: it has its masters."""
+        params = {id(param) for group in getattr(optimizer, "param_groups", ()) for param in group["params"]}
+        return next(
+            (record for record in self.records if any(id(pair.master) in params for pair in record.pairs())), None
         )
 
     def _adopt(self, optimizer):

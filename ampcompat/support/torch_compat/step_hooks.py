@@ -12,25 +12,47 @@ import torch
 
 from . import features
 
+#: The attributes of an optimizer that hold its own hooks.
+PRE_HOOKS, POST_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+
 _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
 
-def register(patches, before, after=None):
+def register(patches, before=None, after=None):
     """Call functions at every step of every optimizer until ``patches`` is undone.
 
     Args:
         patches: a ``PatchStack``.
-        before: called with (optimizer, args, kwargs) before a step, as by torch's ``register_optimizer_step_pre_hook``.
+        before: called with (optimizer, args, kwargs) before a step, as by torch's ``register_optimizer_step_pre_hook``,
+            or None.
         after: the same after a step, or None.
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
-    patches.defer(optim.register_optimizer_step_pre_hook(before).remove)
+    if before is not None:
+        patches.defer(optim.register_optimizer_step_pre_hook(before).remove)
     if after is not None:
         patches.defer(optim.register_optimizer_step_post_hook(after).remove)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
         compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
         patches.redirect(compile, functools.partial(_compile_and_restore, patches))
+
+
+def exist():
+    """Return whether torch calls hooks at the steps of all optimizers."""
+    return hasattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook")
+
+
+def register_first(optimizer, after, patches):
+    """Call a function after each step of one optimizer, before its other hooks; undone by ``patches``.
+
+    Optimizers of torch before 2.0, and objects that only look like optimizers, call none.
+    """
+    hooks = getattr(optimizer, POST_HOOKS, None)
+    if hooks is not None:
+        hook = optimizer.register_step_post_hook(after)
+        patches.defer(hook.remove)
+        hooks.move_to_end(hook.id, last=False)
 
 
 def plain_step(kind):

@@ -6,7 +6,7 @@ from types import MethodType
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step_or_skip import amp_step, is_stepping
+from ...engine.patched_optimizers.step_or_skip import amp_step
 from ...support import random_state
 
 
@@ -36,7 +36,7 @@ class FirstSteps:
             closure = kwargs.get("closure", args[0] if args else None)
             if own in self._waiting and callable(closure) and not self._is_trying:
                 self._try(closure)
-            if record_of(own) is None or is_stepping(own):
+            if record_of(own) is None or record_of(own).is_running:
                 return step(*args, **kwargs)
             return amp_step(own, *args, **kwargs)  # a trainer has saved this method and restored it
 

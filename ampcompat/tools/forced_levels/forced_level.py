@@ -14,7 +14,6 @@ import torch
 
 from ...engine.casting.torch_compile import is_compiling
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step_or_skip import is_stepping
 from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after, wraps_method
@@ -224,7 +223,7 @@ class ForcedLevel:
             return
         params = trained_modules.trained_params([optimizer])
         for other in self.prepared():
-            if any(id(pair.master) in params for pair in other.pairs()) and not is_stepping(other.optimizer):
+            if any(id(pair.master) in params for pair in other.pairs()) and not other.is_running:
                 raise refusals.inner_step(optimizer, self.made_at[optimizer], other.optimizer, self.level)
 
     # -- prepare -------------------------------------------------------------------------------------------------------

@@ -162,6 +162,11 @@ class RemainderChunk(MasterChunk):
         if not self.is_stored():
             super().show_written(writes)
 
+    def show_all(self, writes):
+        """As in ``MasterChunk``. The half params of stored masters are rounded already."""
+        if not self.is_stored():
+            super().show_all(writes)
+
     def round_into_models(self, writes):
         """As in ``MasterChunk``. The half params of stored masters are rounded already."""
         if not self.is_stored():
