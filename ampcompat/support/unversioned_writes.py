@@ -267,7 +267,8 @@ def _assigning_data(tensor):
 
 def _data_assigned(tensor, value, device):
     memory = memory_of(tensor)
-    aliases = [each for each in (value, value._base) if each is not None and memory_of(each) == memory]
+    others = [each for each in (value, value._base) if each is not None and each is not tensor]
+    aliases = [each for each in others if memory_of(each) == memory]
     references = _references(memory, aliases)
     for written in list(_open):
         written.note_assigned(tensor, memory, references, tensor.device != device)

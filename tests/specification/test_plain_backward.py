@@ -133,6 +133,23 @@ def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
             lab.check()
 
 
+@each_setting
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_plain_backward_reaches_every_optimizer_of_a_param(setting, clears):
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        before = model.weight.detach().clone()
+        optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-3) for _ in range(2)]
+        initialize(setting, model, optimizers, loss_scale=1.0)
+        model(torch.ones(1, 4, dtype=setting.high)).sum().backward()
+        optimizers[0].step()
+        if clears:
+            optimizers[0].zero_grad()
+        optimizers[1].step()
+        moved = before.double() - model.weight.detach().double()
+        assert float((moved - (1 if clears else 2) * 2.0**-3).abs().max()) <= 2 * torch.finfo(setting.low).eps
+
+
 @with_masters
 def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting):
     with session_of(setting):

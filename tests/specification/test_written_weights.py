@@ -263,6 +263,49 @@ def test_masters_that_a_script_writes_itself_are_not_taken_back(setting):
             assert all(torch.equal(a, b.detach()) for a, b in zip(expected, masters_of(model, optimizer)))
 
 
+def by_hand(master):
+    with torch.no_grad():
+        master.mul_(0.5)
+
+
+@with_masters
+@pytest.mark.parametrize("write", [by_hand, lambda master: master.data.mul_(0.5)], ids=["in place", "data"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_what_a_script_writes_to_masters_is_in_the_next_forward_pass_and_in_the_state_dict(setting, write, steps):
+    with session_of(setting):
+        model, optimizer = begin(setting, rate=0.0)
+        batch = make_batch(setting)
+        for _ in range(steps):
+            train_step(model, optimizer, batch)
+        model.eval()
+        (master,) = [each for each in masters_of(model, optimizer) if each.shape == model[3].weight.shape]
+        expected = master.detach().clone() * 0.5
+        write(master)
+        assert torch.equal(model.state_dict()["3.weight"], expected)
+        model(batch[0])
+        assert torch.equal(model[3].weight.detach(), expected.to(setting.low))
+        train_step(model, optimizer, batch)
+        assert torch.equal(master.detach(), expected)
+
+
+@with_masters
+def test_a_write_after_loaded_weights_and_a_skipped_step_counts(setting):
+    with session_of(setting):
+        model, batch = make_network(setting), make_batch(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        initialize(setting, model, optimizer, loss_scale="dynamic", init_scale=8.0)
+        train_step(model, optimizer, batch)
+        model.load_state_dict(model.state_dict())
+        with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+        by_data(model[3].weight)
+        train_step(model, optimizer, batch)
+        (master,) = [each for each in masters_of(model, optimizer) if each.shape == model[3].weight.shape]
+        assert bool((master == A_QUARTER).all()) and bool((model[3].weight == A_QUARTER).all())
+
+
 @with_masters
 def test_what_is_read_before_the_first_step_has_what_was_written(setting):
     with session_of(setting):

@@ -88,7 +88,9 @@ class OptimizerMasters:
         """Put masters in place of the half params that a script has put into ``param_groups``; return new pairs."""
         groups = self._optimizer.param_groups
         params = [param for group in groups for param in group["params"]]
-        if not self._makes_masters or (len(params) == len(self._params) and all(map(operator.is_, params, self._params))):
+        if not self._makes_masters or (
+            len(params) == len(self._params) and all(map(operator.is_, params, self._params))
+        ):
             return []
         masters = {id(pair.model): pair.master for pair in self._pairs.values()}
         for group in groups:
@@ -312,7 +314,7 @@ class OptimizerMasters:
         return [masters.get(id(model)) for model in models]
 
     def add_gradients(self, gradients):
-        """Add (half param, gradient or None) pairs, where the half params are among these, to those of their masters."""
+        """Add gradients to those of masters: (half param, gradient or None) pairs; half params without a master are left."""
         with torch.no_grad():
             for master, (_, gradient) in zip(self._masters_of([model for model, _ in gradients]), gradients):
                 if master is not None and gradient is not None:

@@ -330,7 +330,7 @@ class HeldGradients:
         return not isinstance(self.state, ScaledByOther)
 
     def clear(self, set_to_none):
-        """Do for the model's half params what ``zero_grad`` does for the masters; drop gradients that were set aside."""
+        """Do for half params what ``zero_grad`` does for their masters; drop gradients that were set aside."""
         self._masters.clear_half_gradients(set_to_none)
         shared = self._shared_params()
         for record in self._record.session.records:

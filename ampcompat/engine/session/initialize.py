@@ -60,7 +60,7 @@ def _params(models):
 
 
 def _with_shown_masters(masters, context):
-    """Return ``context()``, in which ``forward`` runs, with the half params rounded from what scripts wrote to masters."""
+    """Return ``context()``, in which ``forward`` runs; first round what scripts have written to masters."""
     if not is_tracing():
         masters.show_written()
     return context()
@@ -137,7 +137,6 @@ class Preparation:
     def apply(self, plan, request, configuration):
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
-        session.watch_steps(self._patches)  # before the casts, which replace ``torch.compile`` too
         if policy.patch_torch_functions:
             self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)

@@ -16,6 +16,7 @@ from ..casting import autograd, emulated_half_models
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
+from ..patched_optimizers import own_methods
 from . import missing_kernels, process_state
 
 #: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.
@@ -36,6 +37,7 @@ class ProcessCasts:
         self.allow_banned = self._allow_banned = allow_banned
         self._wanted = wanted
         self._patches = PatchStack()
+        self._has_models = False  # that were initialized, since ``close``
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
@@ -95,7 +97,7 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._half_mode, self._users = None, []
+        self._has_models, self._half_mode, self._users = False, None, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
@@ -110,6 +112,8 @@ class ProcessCasts:
             backend.open(patches, self._note_move, self.is_regional)
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
+            if self._has_models or opened_as is not None:
+                own_methods.keep_from_compiler(patches)
             if self._half_mode is not None:
                 autograd.checkpoint_under_same_casts(emulated_half_models, patches)
                 emulated_half_models.keep_from_compiler(patches)
@@ -174,8 +178,8 @@ class ProcessCasts:
 
     def emulate(self, mode):
         """Use a ``HalfMode`` (or None) in ``region`` too, and let gradient checkpointing recompute in such a mode."""
-        is_first = self._half_mode is None and mode is not None
-        self._half_mode = mode or self._half_mode
+        is_first = not self._has_models and self._opened_as is None or self._half_mode is None and mode is not None
+        self._has_models, self._half_mode = True, mode or self._half_mode
         if is_first:  # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
 

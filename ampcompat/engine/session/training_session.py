@@ -69,7 +69,7 @@ class Session:
         self.configurations = WeakList()  # call after call of ``initialize``
         self._latest = None  # the last of them
         self._configuration_of = weakref.WeakKeyDictionary()  # model -> its ``Configuration``
-        self._watches_steps = False
+        self._rounds_after_steps = False  # of optimizers that are not initialized
         self._disabled = weakref.WeakSet()  # models and optimizers of ``initialize(enabled=False)``
 
     # -- initialize ----------------------------------------------------------------------------------------------------
@@ -118,14 +118,6 @@ class Session:
             self._configuration_of[model] = configuration
             self.sharded_models.add(model, configuration)
 
-    def watch_steps(self, patches):
-        """Keep steps from the compiler, and round masters that other optimizers write, once; undone by ``patches``."""
-        if not self._watches_steps:
-            self._watches_steps = True
-            patches.defer(setattr, self, "_watches_steps", False)
-            own_methods.keep_from_compiler(patches)
-            own_methods.round_after_steps(self.masters, patches)
-
     def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
         self._disabled.update(disabled)
@@ -143,6 +135,10 @@ class Session:
         self.masters.add(record.masters, pairs, record.gradients, self.patches, shows_gradients)
         if record.masters.are_stored:
             self.masters.restore_before_writes(self.patches)
+        if pairs and not self._rounds_after_steps:
+            self._rounds_after_steps = True
+            self.patches.defer(setattr, self, "_rounds_after_steps", False)
+            own_methods.round_after_steps(self.masters, self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""

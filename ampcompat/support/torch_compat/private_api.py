@@ -181,6 +181,13 @@ _OPTIMIZERS = (
     )
     + _rows("an optimizer under a scheduler.step()", "_opt_called", "the same", "they warn of their order", "2.13.0")
     + _rows("an optimizer under a scheduler.step", "_wrapped_by_lr_sched", "the same", "_step_count serves", "2.13.0")
+    + _rows(
+        "an optimizer under a scheduler",
+        "_optimizer_step_pre_hooks _optimizer_step_post_hooks",
+        "hooks run once for a step in chunks, and see the new weights",
+        "old torch has no hooks",
+        "2.0.1",
+    )
     + _rows("a fused optimizer", "_step_supports_amp_scaling", "steps that a flag skips", "the host skips", "2.13.0")
     + _rows(
         "torch.cuda.amp.GradScaler",
