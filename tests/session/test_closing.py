@@ -11,7 +11,7 @@ from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.errors import GradientOverflowError
 from ampcompat.support.observer import Observer
-from ampcompat.tools.diagnostics.skip_limit import SkipLimit
+from ampcompat.tools.diagnostics.skip_limit import SkipLimits
 
 
 class Boom(Exception):
@@ -44,7 +44,7 @@ def broken_observer(session, monkeypatch):
 
 
 def broken_skip_limit(session, monkeypatch):
-    (limit,) = [observer for observer in session.observers if isinstance(observer, SkipLimit)]
+    (limit,) = [observer for observer in session.observers if isinstance(observer, SkipLimits)]
     monkeypatch.setattr(limit, "closed", boom("skip limit"))
 
 

@@ -7,6 +7,7 @@ import torch
 from helpers.networks import REAL, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
+from ampcompat.tools.diagnostics.skip_limit import SkipLimit
 
 FOLDS = 5
 
@@ -49,3 +50,17 @@ def test_no_object_stays_of_a_fold_whose_model_and_optimizer_are_gone(setting):
 @settings_at("O1", "O2")
 def test_no_object_stays_of_a_fold_that_was_diagnosed(setting):
     check_that_no_object_stays(setting, scheduled=False, diagnose=True)
+
+
+@settings_at("O1", "O2")
+def test_no_object_stays_of_many_folds_between_two_garbage_collections(setting):
+    """What a later ``initialize`` had to remove would stay for as long as the collector does not run."""
+    with session_of(setting):
+        counts = []
+        for _ in range(3):
+            train_fold(setting, scheduled=False, diagnose=False, fold=0)
+            gc.collect(), gc.collect()
+            counts.append(len([each for each in gc.get_objects() if isinstance(each, SkipLimit)]))
+            for fold in range(FOLDS):
+                train_fold(setting, scheduled=False, diagnose=False, fold=fold)
+        assert counts[0] == counts[-1]

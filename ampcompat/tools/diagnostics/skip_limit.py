@@ -8,20 +8,57 @@ from .diagnosis import OverflowDiagnosis, find_diagnosis
 from .skip_messages import explain
 
 
-class SkipLimit(Observer):
+class SkipLimits(Observer):
+    """The ``SkipLimit`` of each configuration of a session, which is freed with its configuration."""
+
+    def __init__(self):
+        self._limits = weakref.WeakKeyDictionary()  # configuration -> its ``SkipLimit``
+
+    def set(self, configuration, limit, raises):
+        """Set the limit of a configuration; it is reported once more. For the arguments see ``SkipLimit``."""
+        if configuration in self._limits:
+            self._limits[configuration].set(limit, raises)
+        else:
+            self._limits[configuration] = SkipLimit(limit, raises)
+
+    def before_backward(self, backward):
+        """Keep the data needed if the step of this pass reaches the limit."""
+        if backward.configuration in self._limits:
+            self._limits[backward.configuration].before_backward(backward)
+
+    def after_backward(self, backward):
+        """Record the pass, or stop recording when a step was not skipped."""
+        if backward.configuration in self._limits:
+            self._limits[backward.configuration].after_backward(backward)
+
+    def step_skipped(self, session, loss_id, scaler):
+        """Start recording one step before the limit; report at the limit.
+
+        Raises:
+            GradientOverflowError: the limit is reached, and ``raises`` is set.
+        """
+        for configuration, limit in list(self._limits.items()):
+            if scaler in configuration.scalers:
+                limit.step_skipped(session, loss_id, scaler, configuration.notices)
+
+    def closed(self, session):
+        """Remove the hooks."""
+        for limit in list(self._limits.values()):
+            limit.stop()
+
+
+class SkipLimit:
     """Prints or raises once, with the cause, when a loss of one configuration has too many consecutive skipped steps.
 
     The cause comes from the session's ``OverflowDiagnosis``. Without one, hooks are registered only for the last step
     before the limit.
 
     Args:
-        configuration: the ``Configuration``, referenced weakly.
         limit: the number of consecutive skipped steps; a scale at its minimum counts as the limit.
         raises: whether to raise ``GradientOverflowError`` instead of printing.
     """
 
-    def __init__(self, configuration, limit, raises):
-        self.configuration = weakref.ref(configuration)
+    def __init__(self, limit, raises):
         self._diagnosis = OverflowDiagnosis(prints=False)
         self._last_passes = {}  # loss_id -> (loss, scale, weak references to the records)
         self.set(limit, raises)
@@ -31,34 +68,25 @@ class SkipLimit(Observer):
         self._limit = limit
         self._raises = raises
         self._has_reported = False
-        self._stop()
+        self.stop()
 
     def before_backward(self, backward):
-        """Keep the data needed if the step of this pass reaches the limit."""
-        if backward.configuration is not self.configuration():
-            return
+        """See ``SkipLimits``."""
         records = list(map(weakref.ref, backward.records))
         self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, records
         if self._scaler is not None:
             self._diagnosis.before_backward(backward)
 
     def after_backward(self, backward):
-        """Record the pass, or stop recording when a step was not skipped."""
-        if self._scaler is None or backward.configuration is not self.configuration():
+        """See ``SkipLimits``."""
+        if self._scaler is None:
             return
         self._diagnosis.after_backward(backward)
         if backward.scaler is self._scaler and not backward.scaler.skips_in_a_row:
-            self._stop()
+            self.stop()
 
-    def step_skipped(self, session, loss_id, scaler):
-        """Start recording one step before the limit; report at the limit.
-
-        Raises:
-            GradientOverflowError: the limit is reached, and ``raises`` is set.
-        """
-        configuration = self.configuration()
-        if configuration is None or scaler not in configuration.scalers:
-            return
+    def step_skipped(self, session, loss_id, scaler, notices):
+        """See ``SkipLimits``; ``notices`` prints."""
         self._diagnosis.step_skipped(session, loss_id, scaler)
         if self._has_reported:
             return
@@ -73,14 +101,10 @@ class SkipLimit(Observer):
             f"ampcompat: {skips} steps in a row were skipped (loss scaler {loss_id}, scale {scaler.loss_scale():g}), "
             f"and lowering the scale does not help. {self._explanation(session, loss_id, scaler)}"
         )
-        self._stop()
+        self.stop()
         if self._raises:
             raise GradientOverflowError(message)
-        configuration.notices.say(message)
-
-    def closed(self, session):
-        """Remove the hooks."""
-        self._stop()
+        notices.say(message)
 
     def _explanation(self, session, loss_id, scaler):
         facts = (find_diagnosis(session) or self._diagnosis).last_facts(loss_id)
@@ -91,23 +115,22 @@ class SkipLimit(Observer):
         _, text, advice = explain(facts._replace(is_persistent=True))
         return f"{text} What to try: {advice}"
 
-    def _stop(self):
+    def stop(self):
+        """Stop recording: remove the hooks."""
         self._scaler = None  # whose skipped steps are being recorded
         self._diagnosis.stop()
 
 
 def set_skip_limit(session, configuration, skip_limit):
-    """Add a ``SkipLimit`` for a configuration to a session, or change the existing one.
+    """Add a ``SkipLimit`` for a configuration to the ``SkipLimits`` of a session, or change the existing one.
 
     Args:
         skip_limit: (limit, raises), see there.
     """
-    limits = [observer for observer in session.observers if isinstance(observer, SkipLimit)]
-    for observer in limits:
-        if observer.configuration() is configuration:
-            observer.set(*skip_limit)
-            return
-        if observer.configuration() is None:
-            session.observers.remove(observer)
-    if any(scaler.checks_overflow for scaler in configuration.scalers):
-        session.observers.append(SkipLimit(configuration, *skip_limit))
+    if not any(scaler.checks_overflow for scaler in configuration.scalers):
+        return  # without observers, a pass at a static scale of 1 does nothing
+    limits = next((each for each in session.observers if isinstance(each, SkipLimits)), None)
+    if limits is None:
+        limits = SkipLimits()
+        session.observers.append(limits)
+    limits.set(configuration, *skip_limit)
