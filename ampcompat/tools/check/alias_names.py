@@ -72,6 +72,7 @@ class AliasNames:
             parent, _, last = name.rpartition(".")
             if parent:
                 self.modules.setdefault(parent, set()).add(last)
+        self._deepest = max(name.count(".") + 1 for name in self.modules)
         self.roots = {name for name in self.modules if "." not in name}
 
     def is_apex(self, dotted):
@@ -85,7 +86,7 @@ class AliasNames:
             home = EXTENSIONS[dotted.partition(".")[0]]
             there = f"use {home}" if home in self.modules else self.advice(home)
             return NameSupport(REFUSED, "a compiled module of Apex; " + there)
-        module = dotted
+        module = ".".join(dotted.split(".")[: self._deepest])
         while module not in self.modules:
             module = module.rpartition(".")[0]
         rest = dotted[len(module) + 1 :].split(".")[0]

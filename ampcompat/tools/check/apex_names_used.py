@@ -133,14 +133,14 @@ def _exits(statement):
     return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "quit")
 
 
-_IMPORT = re.compile(r"^\s*(?:>>> )?((?:from\s+[\w.]+\s+)?import\s+[\w.,* ()]+?(?:\s+as\s+\w+)?)\s*(?:#.*)?$")
+_IMPORT = re.compile(r"(?:>>> )?((?:from\s+[\w.]+\s+)?import\s[\w.,* ()]+)$")
 
 
 def _torn_names(lines):
     """Yield (place, full name) from lines that could not be parsed as a whole: each is parsed separately."""
     bound = {}
     for _, line in lines:
-        match = _IMPORT.match(line)
+        match = _IMPORT.match(line.partition("#")[0].strip())
         if match:
             try:
                 bound.update(Bindings(ast.parse(match.group(1)).body).apex)

@@ -8,7 +8,8 @@ from .report_records import RequestedLevel
 
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
 _LEVEL = re.compile(r"^O[0-5]$")
-_IN_COMMAND = re.compile(r"--?[\w-]*(?:opt|level|amp|apex)[\w-]*[ =]+[\"']?(O[0-5])\b")
+_IN_COMMAND = re.compile(r"(?<![\w-])(-[\w-]+)[ =]+[\"']?(O[0-5])\b")
+_OPTION = re.compile("opt|level|amp|apex")
 UNKNOWN = "?"
 
 
@@ -35,7 +36,9 @@ def asked_levels(source, bindings, defaults):
         defaults: the results of ``default_levels`` for all files, as name -> {(level, words)}; the file's own come
             first.
     """
-    found, own_defaults = [], list(default_levels(source.nodes))
+    found, own_defaults = [], {}
+    for name, level in default_levels(source.nodes):
+        own_defaults.setdefault(name, set()).add(level)
     for call in initialize_calls(source.nodes, bindings):
         value, place = argument(call, 3, "opt_level"), source.place(call.lineno)
         is_open = any(each.arg is None for each in call.keywords)
@@ -50,8 +53,7 @@ def asked_levels(source, bindings, defaults):
         else:
             words = dotted(value) or last_name(value) or "an expression"
             name = _subject(value)
-            own = {level for each, level in own_defaults if each == name}
-            known = sorted(own or defaults.get(name, ()))
+            known = sorted(own_defaults.get(name) or defaults.get(name, ()))
             found += [RequestedLevel(place, level, f"{words}, {origin}") for level, origin in known]
             found += [] if known else [RequestedLevel(place, UNKNOWN, words)]
     return found
@@ -78,7 +80,7 @@ def default_levels(nodes):
 
 def levels_in_command(text):
     """Return the levels that a line of a shell script passes."""
-    return _IN_COMMAND.findall(text)
+    return [level for option, level in _IN_COMMAND.findall(text) if _OPTION.search(option)]
 
 
 def _option(call):

@@ -73,10 +73,14 @@ class Bindings:
         return None
 
 
+#: Longer chains of attributes are not names of anything.
+_LONGEST = 100
+
+
 def dotted(node):
     """Return ``a.b.c`` for such an expression, otherwise None."""
     parts = []
-    while isinstance(node, ast.Attribute):
+    while isinstance(node, ast.Attribute) and len(parts) < _LONGEST:
         parts.append(node.attr)
         node = node.value
     return ".".join([node.id] + parts[::-1]) if isinstance(node, ast.Name) else None

@@ -5,10 +5,13 @@ Two statements may run in the same pass only if their conditions do not contradi
 """
 
 import ast
+from collections import deque
 from typing import NamedTuple, Tuple
 
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NONE = ast.dump(ast.parse("None", mode="eval").body)
+#: The conditions of a statement that are kept: the innermost and latest.
+_MOST = 50
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -29,13 +32,13 @@ class FlowStep(NamedTuple):
 
     def expressions(self):
         """Yield the nodes of the statement, without the statements in it and without nested functions."""
-        waiting = [child for child in ast.iter_child_nodes(self.node) if not isinstance(child, ast.stmt)]
+        waiting = deque(child for child in ast.iter_child_nodes(self.node) if not isinstance(child, ast.stmt))
         while waiting:
-            node = waiting.pop(0)
+            node = waiting.popleft()
             if isinstance(node, (ast.ExceptHandler, ast.Lambda)):
                 continue
             yield node
-            waiting += list(ast.iter_child_nodes(node))
+            waiting += ast.iter_child_nodes(node)
 
     def calls(self):
         """Yield the calls of the statement."""
@@ -72,7 +75,7 @@ def _steps(body, conditions, blocks, loops):
         if isinstance(node, _SCOPES):
             continue
         if isinstance(node, ast.If):
-            yes, no = conditions + _so(node.test), conditions + _not_so(node.test)
+            yes, no = [(conditions + more(node.test))[-_MOST:] for more in (_so, _not_so)]
             yield from _steps(node.body, yes, blocks, loops)
             yield from _steps(node.orelse, no, blocks, loops)
             if _ends(node.body):

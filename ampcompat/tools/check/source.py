@@ -1,6 +1,7 @@
 """The Python source of a file or notebook, as a syntax tree with places."""
 
 import ast
+import bisect
 import re
 import warnings
 
@@ -28,7 +29,7 @@ class Source:
     def __init__(self, path, data, kind):
         self.path, self.shell, self.broken, self.torn = path, [], [], []
         self.is_notebook = kind == NOTEBOOK
-        self._cells = []
+        self._numbers, self._firsts = [], []  # of a notebook's cells: their numbers and first lines
         text = decode(data)
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
         self.tree = self._parsed("\n".join(self.lines))
@@ -36,10 +37,10 @@ class Source:
 
     def place(self, line):
         """Return the ``SourcePlace`` of a line of the source."""
-        for number, first in reversed(self._cells):
-            if line >= first:
-                return SourcePlace(self.path, line - first + 1, number)
-        return SourcePlace(self.path, line)
+        index = bisect.bisect_right(self._firsts, line) - 1
+        if index < 0:
+            return SourcePlace(self.path, line)
+        return SourcePlace(self.path, line - self._firsts[index] + 1, self._numbers[index])
 
     def _notebook(self, text):
         """Join the cells that can be parsed, and note the shell lines."""
@@ -50,7 +51,8 @@ class Source:
             return ""
         parts, line = [], 1
         for cell in cells:
-            self._cells.append((cell.number, line))
+            self._numbers.append(cell.number)
+            self._firsts.append(line)
             self.shell += [(SourcePlace(self.path, at, cell.number), command) for at, command in cell.shell]
             source = cell.python if self._is_valid(cell.python, line) else "\n" * cell.python.count("\n")
             parts.append(source)

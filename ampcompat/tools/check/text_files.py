@@ -9,22 +9,21 @@ from .bindings import string
 from .report_records import RequestedLevel
 from .rule_texts import finding
 
-_REQUIRED = re.compile(
-    r"^\s*(?:- *)?[\"']?apex(?:\[[\w,]*\])?\s*(?:(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*])[^#]*)?[\"']?,?\s*(?:#.*)?$"
-)
-_PIP = re.compile(r"\bpip3?\s+install\b[^#;&|]*?\s[\"']?apex(?=[=<>~!\"'\s]|$)")
+# Each of these takes time proportional to the text: no part can match what the next part matches too.
+_REQUIRED = re.compile(r"(?:- *)?[\"']?apex(?:\[[\w,]*\])?(?:$|\s*(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*]))")
+_PIP, _PIP_APEX = re.compile(r"\bpip3?\s+install\b"), re.compile(r"\s[\"']?apex(?=[=<>~!\"'\s]|$)")
 _FROM_SOURCE = re.compile(r"(github\.com[/:]\w+/apex)|(--cuda_ext)|(--cpp_ext)", re.IGNORECASE)
-_CONDA = re.compile(r"\b(conda|mamba)\s+install\b.*\b(nvidia-)?apex\b")
+_CONDA, _CONDA_APEX = re.compile(r"\b(conda|mamba)\s+install\b"), re.compile(r"\b(nvidia-)?apex\b")
 _MODULE = re.compile(r"-m\s+(apex(?:\.\w+)+)")
 _LAUNCHERS = re.compile(r"torch\.distributed\.(launch|run)\b|\btorchrun\b|apex\.parallel\.multiproc")
-_SCRIPT = re.compile(r"([\w./-]+\.py)\b")
+_WORD, _ENDING = re.compile(r"[\w./-]+"), re.compile(r"\.py\b")
 
 
 def required_in_setup(source):
     """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
     strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
     names = {alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names}
-    found = [finding("web-apex", source.place(node.lineno)) for node in strings if _REQUIRED.match(string(node))]
+    found = [finding("web-apex", source.place(node.lineno)) for node in strings if _is_required(string(node))]
     return [] if "apex" in names else found
 
 
@@ -44,9 +43,11 @@ class TextFile:
             code = line.partition("#")[0] if not line.lstrip().startswith("#") else ""
             if is_shell:
                 self._command(place, code)
-            if _FROM_SOURCE.search(line if not is_shell else code) or _CONDA.search(code):
+            if _FROM_SOURCE.search(line if not is_shell else code) or _has_both(code, _CONDA, _CONDA_APEX):
                 self.findings.append(finding("builds-apex", place))
-            elif _PIP.search(code) or (not is_shell and _REQUIRED.match(line)):
+            elif any(_has_both(part, _PIP, _PIP_APEX) for part in re.split("[;&|]", code)) or (
+                not is_shell and _is_required(line)
+            ):
                 self.findings.append(finding("web-apex", place))
 
     def _command(self, place, line):
@@ -54,8 +55,25 @@ class TextFile:
         self.levels += [RequestedLevel(place, level, "passed in a command") for level in levels_in_command(line)]
         launcher = _LAUNCHERS.search(line)
         if launcher:
-            script = _SCRIPT.search(line, launcher.end())
-            self.launched |= {script.group(1)} if script else set()
+            scripts = (_script(each.group()) for each in _WORD.finditer(line, launcher.end()))
+            self.launched |= {next(filter(None, scripts), None)} - {None}
+
+
+def _is_required(line):
+    """Return whether a requirement, as in a file of requirements, is ``apex``."""
+    return bool(_REQUIRED.match(line.partition("#")[0].strip().rstrip(" \t\"',")))
+
+
+def _has_both(text, first, second):
+    """Return whether a text has a match of ``first``, and after it one of ``second``."""
+    found = first.search(text)
+    return found is not None and second.search(text, found.end()) is not None
+
+
+def _script(word):
+    """Return the part of a word that ends in ``.py``, or None."""
+    ends = [each.end() for each in _ENDING.finditer(word)]
+    return word[: ends[-1]] if ends and ends[-1] > len(".py") else None
 
 
 def _joined(lines):

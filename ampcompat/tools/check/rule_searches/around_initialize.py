@@ -7,6 +7,8 @@ from ..bindings import dotted, last_name, string
 from ..flow import scopes, together
 from ..rule_texts import finding
 
+#: The calls of ``amp.initialize`` in one function that are examined.
+_MOST = 20
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "DDP")
 _OPTIMIZERS = ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "LBFGS", "ASGD")
 _OPTIMIZERS += ("Rprop", "SparseAdam", "BertAdam", "Ranger", "Lamb", "LAMB")
@@ -17,12 +19,13 @@ def check(source, bindings):
     """Return the findings around the calls of ``amp.initialize`` in a ``Source``."""
     found = []
     for _, steps in scopes(source.nodes):
-        for index, step in enumerate(steps):
-            for call in step.calls():
-                if bindings.full_name(call.func) in INITIALIZE:
-                    found += _level(source, step, call)
-                    found += _before(source, steps[:index], step, call)
-                    found += _after(source, bindings, steps[index + 1 :], step, call)
+        calls = [(index, step, call) for index, step in enumerate(steps) for call in step.calls()]
+        calls = [each for each in calls if bindings.full_name(each[-1].func) in INITIALIZE]
+        made = _optimizers_made(steps) if calls else {}
+        for index, step, call in calls[:_MOST]:
+            found += _level(source, step, call)
+            found += _before(source, steps[:index], step, call)
+            found += _after(source, calls, made, index, call)
     return sorted(set(found))
 
 
@@ -87,14 +90,29 @@ def _is_first_argument(model, call):
     return first is not None and any(dotted(node) == model for node in ast.walk(first))
 
 
-def _after(source, bindings, steps, initialize, call):
-    """Yield a finding if the script creates the optimizer again in the same scope and does not initialize it again."""
+def _optimizers_made(steps):
+    """Return the steps that create an optimizer, by its name: name -> [(index, step), …]."""
+    made = {}
+    for index, step in enumerate(steps):
+        if last_name(getattr(getattr(step.node, "value", None), "func", None)) in _OPTIMIZERS:
+            for name in _targets(step.node):
+                made.setdefault(name, []).append((index, step))
+    return made
+
+
+def _after(source, calls, made, place, call):
+    """Yield a finding if the script creates the optimizer again in the same scope and does not initialize it again.
+
+    Args:
+        calls: (index, step, call) of the scope's calls of ``amp.initialize``.
+        made: see ``_optimizers_made``.
+        place: the index of the step of ``call``.
+    """
+    initialize = next(step for index, step, _ in calls if index == place)
     for name in _names(argument(call, 1, "optimizers")):
-        for index, step in enumerate(steps):
-            made = name in _targets(step.node) and last_name(getattr(getattr(step.node, "value", None), "func", None))
-            if made in _OPTIMIZERS and together(step, initialize):
-                later = (inner for after in steps[index + 1 :] if together(after, step) for inner in after.calls())
-                if not any(bindings.full_name(inner.func) in INITIALIZE for inner in later):
+        for index, step in made.get(name, ()):
+            if index > place and together(step, initialize):
+                if not any(later > index and together(after, step) for later, after, _ in reversed(calls)):
                     yield finding("optimizer-after-initialize", source.place(step.node.lineno), name)
 
 

@@ -19,17 +19,21 @@ def check(source, bindings, has_masters):
     """
     found = []
     for _, steps in scopes(source.nodes):
-        blocks = [step for step in steps if _scaled_names(step.node, bindings)]
+        blocks = _blocks(steps, bindings)
         for step in steps if blocks else ():
             inside = [name for node in step.blocks for name in _scaled_names(node, bindings)]
-            beside = [block for block in blocks if together(block, step)]
             if inside:
                 found += _in_block(source, step, inside)
-            elif beside:
+            elif any(together(block, step) for block in blocks):
                 found += _plain_backward(source, step)
                 found += _clipping(source, step) if has_masters else ()
     found += _clipping_methods(source, bindings) if has_masters else ()
     return sorted(set(found).union(_handles(source, bindings)))
+
+
+def _blocks(steps, bindings):
+    """Return the ``scale_loss`` blocks among steps, one for each set of conditions."""
+    return list({step.conditions: step for step in steps if _scaled_names(step.node, bindings)}.values())
 
 
 def _clipping_methods(source, bindings):
@@ -41,7 +45,7 @@ def _clipping_methods(source, bindings):
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             steps = [list(steps_of(method)) for method in methods]
-            blocks = [step for each in steps for step in each if _scaled_names(step.node, bindings)]
+            blocks = [block for each in steps for block in _blocks(each, bindings)]
             for each in steps if blocks else ():
                 has_backward = any(_is_backward(call) for step in each for call in step.calls())
                 for step in () if has_backward else each:

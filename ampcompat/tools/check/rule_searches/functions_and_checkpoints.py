@@ -1,6 +1,7 @@
 """Problems with functions and files: ``binary_cross_entropy`` on half, checkpoints without amp's state."""
 
 import ast
+import bisect
 
 from ..bindings import last_name, string
 from ..rule_texts import finding
@@ -31,11 +32,11 @@ def checkpoints(source, bindings):
     """
     if any(bindings.full_name(node) in _STATE_DICTS for node in source.nodes if isinstance(node, ast.Attribute)):
         return []
-    found = []
+    found, assigned = [], _assigned(source.nodes)
     for call in _calls(source.nodes):
         is_torch = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == "torch"
         if "save" in (last_name(call.func) or "") and call.args:
-            content = _value_of(call.args[0], source.nodes)
+            content = _value_of(call.args[0], assigned)
             content = content if is_torch or isinstance(content, ast.Dict) else None
             if content is not None and _has_optimizer(content) and not _mentions_amp(content):
                 found.append(finding("checkpoint-without-amp", source.place(call.lineno)))
@@ -61,18 +62,25 @@ def _is_float(arguments):
     return any(isinstance(node, ast.Call) and last_name(node.func) in ("float", "double") for node in arguments)
 
 
-def _value_of(node, nodes):
-    """Return the last value assigned to a name in the file, if the argument is a name."""
+def _assigned(nodes):
+    """Return the values that are assigned to names: name -> (lines, values), by line."""
+    found = {}
+    for node in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                lines, values = found.setdefault(target.id, ([], []))
+                lines.append(node.lineno)
+                values.append(node.value)
+    return found
+
+
+def _value_of(node, assigned):
+    """Return the last value assigned to a name before it is used, if the argument is a name."""
     if not isinstance(node, ast.Name):
         return node
-    values = [
-        each.value
-        for each in nodes
-        if isinstance(each, ast.Assign)
-        and each.lineno <= node.lineno
-        and any(isinstance(target, ast.Name) and target.id == node.id for target in each.targets)
-    ]
-    return max(values, key=lambda value: value.lineno) if values else None
+    lines, values = assigned.get(node.id, ([], []))
+    count = bisect.bisect_right(lines, node.lineno)
+    return values[count - 1] if count else None
 
 
 def _has_optimizer(content):

@@ -1,0 +1,70 @@
+"""``check`` of strangers' files: in time proportional to the size of the file."""
+
+import sys
+
+import pytest
+
+from ampcompat.tools.check import check
+
+HEAD = (
+    "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\n"
+    "opt = torch.optim.SGD(model.parameters(), lr=1)\n"
+    "model, opt = amp.initialize(model, opt, opt_level='O1')\n"
+)
+BLOCK = "with amp.scale_loss(loss, opt) as s:\n    s.backward()\n"
+#: name of the file -> what is repeated in it, and what comes before and after.
+REPEATED = {
+    "blocks.py": (HEAD, BLOCK, ""),
+    "lines.py": (HEAD, "x = 1\n", BLOCK),
+    "initialize.py": (HEAD, "model, opt = amp.initialize(model, opt)\nopt = torch.optim.SGD(p)\n", BLOCK),
+    "returns.py": (HEAD + "def f():\n", "    if a: return\n", BLOCK),
+    "saves.py": (HEAD, "x = {}\ntorch.save(x, 'f')\n", BLOCK),
+    "wide.py": (HEAD + "x = [", "1, ", "]\n"),
+    "torn.py": (HEAD + "import ", "a ", "!\n"),
+    "pip.sh": ("", "pip install ", "apexx\n"),
+    "spaces.sh": ("pip install", " ", "x # apex\n"),
+    "conda.sh": ("", "conda install ", "ape x torch # apex\n"),
+    "scripts.sh": ("torchrun ", "a/", "\napex\n"),
+    "module.sh": ("-m apex", ".a", "!\n"),
+    "level.sh": ("apex ", "--opt_level ", "\n"),
+    "dashes.sh": ("apex ", "-", "\n"),
+    "requirements.txt": ("apex", " ", "!\n"),
+    "setup.py": ("from setuptools import setup\nsetup(install_requires=['apex", " ", "!', 'apex'])\n"),
+    "cells.ipynb": ('{"cells": [', '{"cell_type": "code", "source": "apex.amp(x)"}, ', "{}]}"),
+}
+
+
+LINES = [name for name in sorted(REPEATED) if name.endswith((".sh", ".txt")) or name in ("setup.py", "torn.py")]
+
+
+def calls(path, text):
+    """Return how many functions, of Python and of C, a check of a file calls."""
+    path.write_text(text)
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        check([str(path)])
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("name", sorted(set(REPEATED) - set(LINES)))
+def test_four_times_the_file_takes_at_most_five_times_the_calls(tmp_path, name):
+    before, repeated, after = REPEATED[name]
+    small = calls(tmp_path / name, before + repeated * 300 + after)
+    assert calls(tmp_path / name, before + repeated * 1200 + after) <= 5 * small
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_two_megabytes_is_searched(tmp_path, name):
+    """A quadratic search would take an hour."""
+    before, repeated, after = REPEATED[name]
+    (tmp_path / name).write_text(before + repeated * ((2 << 20) // len(repeated)) + after)
+    report = check([str(tmp_path / name)])
+    assert report.files == 1 and len(report.findings) <= 2
