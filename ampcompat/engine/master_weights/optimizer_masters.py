@@ -314,7 +314,7 @@ class OptimizerMasters:
         return [masters.get(id(model)) for model in models]
 
     def add_gradients(self, gradients):
-        """Add gradients, (half param, gradient or None) pairs, to those of the masters that the half params have here."""
+        """Add gradients, (half param, gradient or None) pairs, to those of the masters that half params have here."""
         with torch.no_grad():
             for master, (_, gradient) in zip(self._masters_of([model for model, _ in gradients]), gradients):
                 if master is not None and gradient is not None:
