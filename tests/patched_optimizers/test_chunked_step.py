@@ -152,7 +152,7 @@ class StepsOfAll(torch.optim.SGD):
 
 
 REFUSED = {
-    "LBFGS": (lambda params: torch.optim.LBFGS(params, lr=0.1), "LBFGS could not be tried so"),
+    "LBFGS": (lambda params: torch.optim.LBFGS(params, lr=0.1), "the step of LBFGS needs a closure"),
     "FusedLAMB": (lambda params: fused.FusedLAMB(params), "step of FusedLAMB depends on all of them"),
     "a norm over all params": (lambda params: GlobalNorm(params, lr=0.1), "step of GlobalNorm depends on all"),
     "state of all params": (lambda params: StepsOfAll(params, lr=0.1), "step of StepsOfAll depends on all"),
@@ -187,6 +187,45 @@ def test_the_trial_changes_neither_the_optimizer_nor_random_numbers():
     assert found["param_groups"] == expected["param_groups"]
     for key, each in found["state"].items():
         assert all(torch.equal(value, before[key][name]) for name, value in each.items())
+
+
+@pytest.mark.skipif(not hasattr(torch, "_fused_sgd_"), reason="this torch has no fused SGD")
+def test_a_group_is_added_while_a_param_of_another_is_frozen():
+    with ampcompat.session():
+        first, second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)
+        first.bias.requires_grad_(False)
+        model = torch.nn.Sequential(first, second)
+        optimizer = torch.optim.SGD(first.parameters(), lr=0.01, momentum=0.9, fused=True)
+        amp.initialize(model, optimizer, opt_level="O5", verbosity=0, store_param_remainders=True)
+        before = second.weight.detach().clone()
+        for step in range(3):
+            if step == 1:
+                optimizer.add_param_group({"params": second.parameters()})
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.ones(2, 3)).pow(2).mean(), optimizer) as scaled_loss:
+                scaled_loss.backward()
+            optimizer.step()
+        assert len(optimizer.param_groups) == 2 and not torch.equal(second.weight, before)
+
+
+class StepsInTrainMode(torch.optim.SGD):
+    """Steps only after ``train()``, as schedule-free optimizers do."""
+
+    is_training = False
+
+    def train(self):
+        self.is_training = True
+
+    def step(self, closure=None):
+        if not self.is_training:
+            raise RuntimeError("not in train mode")
+        return super().step(closure)
+
+
+def test_an_optimizer_that_is_not_in_train_mode_yet_is_tried_in_it():
+    optimizer = StepsInTrainMode(make_model().parameters(), lr=0.1)
+    chunked_step.check(optimizer)
+    assert not optimizer.is_training
 
 
 def test_a_group_that_brings_in_a_dependence_is_refused_and_left_out():

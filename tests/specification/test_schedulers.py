@@ -9,7 +9,16 @@ import inspect
 import pytest
 import torch
 from helpers.half_kernels import trains_in
-from helpers.networks import SETTINGS, each_setting, initialize, make_batch, make_network, session_of, train_step
+from helpers.networks import (
+    SETTINGS,
+    each_setting,
+    initialize,
+    make_batch,
+    make_network,
+    session_of,
+    settings_at,
+    train_step,
+)
 from helpers.pairing import paired
 
 import ampcompat
@@ -122,8 +131,27 @@ def test_stochastic_weight_averaging_takes_an_initialized_model(setting):
         average = averaging.AveragedModel(model)
         train_step(model, optimizer, batch)
         average.update_parameters(model)
-        assert all(torch.equal(a, b) for a, b in zip(average.module.parameters(), model.parameters()))
+        state = model.state_dict()
+        assert all(torch.equal(param, state[name]) for name, param in average.module.named_parameters())
+        assert all(param.dtype not in (torch.float16, torch.bfloat16) for param in average.module.parameters())
         assert average(batch[0]).dtype is model(batch[0]).dtype
+
+
+@settings_at("O2", "O3", "O5")
+def test_an_average_made_after_initialize_keeps_changes_that_half_weights_lose(setting):
+    averaging = pytest.importorskip("torch.optim.swa_utils", reason="this torch has no averaging")
+    with session_of(setting):
+        model = torch.nn.Linear(2, 1, bias=False).to(setting.high)
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        initialize(setting, model, optimizer, loss_scale=1.0)
+        average = averaging.AveragedModel(model, avg_fn=lambda old, new, count: old + (new - old) * 2.0**-12)
+        average.update_parameters(model)
+        with torch.no_grad():
+            model.weight.fill_(2.0)
+        average.update_parameters(model)
+        assert torch.equal(average.module.weight.detach(), torch.full((1, 2), 1 + 2.0**-12))
 
 
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")

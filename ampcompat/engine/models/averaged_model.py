@@ -1,7 +1,8 @@
 """``torch.optim.swa_utils.AveragedModel`` of a model with half weights: a float32 average takes in float32 values.
 
-torch averages lists of tensors of one dtype, so that a copy made before ``amp.initialize`` could not take in the half
-weights of the model. It gets the masters' values, and float32 copies of weights that have none.
+An average adds up small changes, which half weights would lose: it has float32 weights, whether it was made before
+``amp.initialize`` or after it, and takes in the masters' values, and float32 copies of weights that have none. One that
+is made after it runs in float32, without the conversions of the model's ``forward``.
 """
 
 import functools
@@ -10,14 +11,33 @@ from types import SimpleNamespace
 
 import torch
 
+from . import forward_conversion
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def patch(patches):
-    """Replace ``AveragedModel.update_parameters``, once, until ``patches`` is undone, if torch has it."""
+    """Replace methods of ``AveragedModel``, once, until ``patches`` is undone, if torch has it."""
     averaged = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
     if averaged is not None and not hasattr(averaged.update_parameters, "amp_widens"):
+        patches.set(averaged, "__init__", _made_wide(averaged.__init__))
         patches.set(averaged, "update_parameters", _widening(averaged.update_parameters))
+
+
+def _made_wide(init):
+    @functools.wraps(init)
+    def __init__(average, model, *args, **kwargs):
+        init(average, model, *args, **kwargs)
+        state = model.state_dict()  # with the masters' values
+        named = list(average.module.named_parameters()) + list(average.module.named_buffers())
+        half = [(name, tensor) for name, tensor in named if tensor.dtype in _HALF and name in state]
+        for name, tensor in half:
+            tensor.grad = None
+            tensor.data = state[name].detach().to(tensor.device, torch.float32, copy=True)
+        for module in average.module.modules() if half else ():
+            forward_conversion.unmark(module)
+
+    return __init__
 
 
 def _widening(update):

@@ -105,6 +105,13 @@ def mark(model, conversion, patches):
         patches.set_in_dict(model, "forward", InstanceForward(conversion, model.forward))
 
 
+def unmark(module):
+    """Let a module, a copy whose weights are float32, run without conversions."""
+    vars(module).pop(MARK, None)
+    if isinstance(vars(module).get("forward"), InstanceForward):
+        module.forward = vars(module)["forward"].forward
+
+
 def is_marked(model):
     """Return whether a model has a mark that is not closed."""
     conversion = vars(model).get(MARK)

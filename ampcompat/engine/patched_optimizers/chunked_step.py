@@ -7,6 +7,7 @@ that has a few tiny params.
 
 import copy
 import functools
+import inspect
 import sys
 from collections import OrderedDict, defaultdict
 
@@ -159,8 +160,12 @@ def _copied(group):
     }
 
 
-def check(optimizer):
+def check(optimizer, was_tried=False):
     """Raise if an optimizer cannot be stepped chunk by chunk. It is not changed.
+
+    Args:
+        was_tried: it has passed before, so that a copy that cannot be stepped, as its state is of larger params, is
+            no reason against it.
 
     Raises:
         AmpError: its steps have other results then, or a copy of it cannot be stepped.
@@ -169,11 +174,18 @@ def check(optimizer):
     advice = "Leave store_param_remainders=True out for it."
     if zero_redundancy_optimizer.is_partitioned(optimizer):
         raise AmpError(f"{name} steps on this rank's part of the params with an optimizer of its own. {advice}")
+    if _needs_closure(optimizer):
+        raise AmpError(
+            f"store_param_remainders=True steps on some params after others, and the step of {name} needs a closure, "
+            f"which computes the gradients of all of them. {advice}"
+        )
     try:
         with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
             _hidden_hooks(optimizer, patches)
             is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
     except Exception as error:
+        if was_tried:
+            return
         raise AmpError(
             f"store_param_remainders=True steps on some params after others, and {name} could not be tried so: "
             f"{type(error).__name__}: {error}. {advice}"
@@ -185,12 +197,19 @@ def check(optimizer):
         )
 
 
+def _needs_closure(optimizer):
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
 def _trial(optimizer, in_parts):
     """Return params and state of a copy of the optimizer, with tiny params, after a few steps."""
     torch.manual_seed(0)
     twin = _tiny_copy(optimizer)
-    params = [param for group in twin.param_groups for param in group["params"]]
+    params = [param for group in twin.param_groups for param in group["params"] if param.requires_grad]
     step = type(twin).step.__get__(twin)
+    if callable(getattr(type(twin), "train", None)):  # schedule-free ones step in this mode only
+        type(twin).train(twin)
     for size in GRADIENTS_TRIED:
         for index, param in enumerate(params):
             numbers = torch.arange(index, index + param.numel(), dtype=param.dtype, device=param.device)

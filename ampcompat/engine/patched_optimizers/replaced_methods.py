@@ -103,7 +103,7 @@ def _add_param_group(self, *args, **kwargs):
     result = record.methods["add_param_group"](*args, **kwargs)
     try:
         if record.masters.are_stored:
-            chunked_step.check(self)
+            chunked_step.check(self, was_tried=True)
         pairs = record.masters.make_of_groups(self.param_groups[before:])
     except AmpError:
         del self.param_groups[before:]
