@@ -3,6 +3,7 @@
 from ...errors import AmpError
 from ...support.notices import Notices
 from ...support.weak_list import WeakList
+from .untrained_params import UntrainedParams
 
 
 class Configuration:
@@ -18,6 +19,7 @@ class Configuration:
         self.options = request.fixed_options()
         self.shows_half_gradients = not request.free_half_grads
         self.stores_remainders = request.store_param_remainders
+        self.untrained = UntrainedParams()
         self.records = WeakList()  # the ``OptimizerRecord`` of each of its optimizers
 
     def scaler_of(self, loss_id):

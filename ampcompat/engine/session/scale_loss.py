@@ -34,10 +34,21 @@ class BackwardPass:
         records: of the optimizers whose params the pass reaches.
         adopted: those among them that ``initialize`` did not get, and no earlier pass.
         delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
+        untrained_leaves: see ``Session.scale_loss``.
     """
 
     def __init__(
-        self, session, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
+        self,
+        session,
+        configuration,
+        loss,
+        loss_id,
+        scaler,
+        records,
+        adopted=(),
+        delay_unscale=False,
+        delay_overflow_check=False,
+        untrained_leaves=(),
     ):
         self.configuration = configuration
         self.loss = loss
@@ -49,11 +60,13 @@ class BackwardPass:
         self.high = configuration.policy.dtypes.high
         self.scale = None
         self.overflow_check = None
+        self._untrained_leaves = untrained_leaves
         self._session = session
         self._process_casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._adopted = adopted
         self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
+        self._untrained = ()  # the ``UntrainedPass`` of each configuration
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
@@ -70,6 +83,7 @@ class BackwardPass:
         self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
         if not is_one(self.scale):
             self._marks_of_others = self._marked_others()
+            self._untrained = self._begin_untrained()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
@@ -128,6 +142,24 @@ class BackwardPass:
         marked = [(record, record.gradients.marks()) for record in others]
         return [(record, marks) for record, marks in marked if marks is not None]
 
+    def _begin_untrained(self):
+        configurations = {id(each.configuration): each.configuration for each in [self, *self.records]}
+        found = [(each.untrained, each.untrained.params(self._session, each)) for each in configurations.values()]
+        if self._untrained_leaves:
+            known = {id(param) for _, params in found for param in params}
+            leaves = [each for each in self._untrained_leaves if id(each) not in known]
+            found[0] = found[0][0], found[0][1] + leaves
+        found = [(untrained, params) for untrained, params in found if params]
+        if not found:
+            return ()
+        with self._process_casts.paused():
+            return [untrained.begin(params, self.scale) for untrained, params in found]
+
+    def _end_untrained(self):
+        with self._process_casts.paused():
+            for each in self._untrained:
+                each.end()
+
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
         if self.scaler.dynamic or not is_one(self.scale):
@@ -146,6 +178,8 @@ class BackwardPass:
         self._process_casts.backend.clear_cache()
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
+        if self._untrained:
+            self._end_untrained()
         for record, marks in self._marks_of_others:
             record.gradients.end_pass_of_others(marks, self.scale)
         is_unreduced = self._session.sharded_models.keep_gradients(records)

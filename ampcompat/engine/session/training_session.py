@@ -114,6 +114,7 @@ class Session:
         self.process_casts.emulate(preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration
+        self._forget_untrained()
         for model in plan.models:
             self._configuration_of[model] = configuration
             self.sharded_models.add(model, configuration)
@@ -129,8 +130,13 @@ class Session:
                 )
                 forward_conversion.mark(model, conversion, self.patches)
 
+    def _forget_untrained(self):
+        for each in self.configurations:
+            each.untrained.forget()
+
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
+        self._forget_untrained()
         shows_gradients = record.configuration.shows_half_gradients
         self.masters.add(record.masters, pairs, record.gradients, self.patches, shows_gradients)
         if record.masters.are_stored:
@@ -183,6 +189,10 @@ class Session:
 
     def _newest(self):
         return next((each for each in reversed(list(self.configurations)) if each.records), self._latest)
+
+    def models_of(self, configuration):
+        """Return the living models of a ``Configuration`` as a list."""
+        return [model for model, each in list(self._configuration_of.items()) if each is configuration]
 
     def policy_of(self, model):
         """Return the ``Policy`` of a model; None if it is not initialized."""
@@ -242,8 +252,14 @@ class Session:
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
-    def scale_loss(self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False):
-        """Return the context manager of one backward pass. See ``amp.scale_loss``."""
+    def scale_loss(
+        self, loss, optimizers, loss_id=0, delay_unscale=False, delay_overflow_check=False, untrained_leaves=()
+    ):
+        """Return the context manager of one backward pass. See ``amp.scale_loss``.
+
+        Args:
+            untrained_leaves: tensors that no optimizer has, whose gradients are unscaled like those of the models.
+        """
         check_loss(loss)
         given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
         enabled = [each for each in given if each not in self._disabled] if self._disabled else given
@@ -267,9 +283,8 @@ class Session:
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
             return UnscaledPass(self, configuration, loss)
-        return BackwardPass(
-            self, configuration, loss, loss_id, scaler, records, adopted, delay_unscale, delay_overflow_check
-        )
+        options = delay_unscale, delay_overflow_check, untrained_leaves
+        return BackwardPass(self, configuration, loss, loss_id, scaler, records, adopted, *options)
 
     def _inner_record(self, optimizer):
         """Return the record of the optimizer that this one was made around after ``initialize``: it has its masters."""

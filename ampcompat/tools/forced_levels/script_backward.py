@@ -1,21 +1,12 @@
 """Backward passes of the script, treated as within ``amp.scale_loss`` for the optimizers that they reach."""
 
-import contextlib
 import functools
-from typing import Any, NamedTuple
 
 import torch
 
 from ...engine.loss_scaling.loss_scaler import is_one, is_same
 from ...support import tensor_lists
 from . import reached_by_backward, refusals
-
-
-class _Leaf(NamedTuple):
-    """A tensor that no optimizer trains, and the gradient of earlier passes."""
-
-    tensor: torch.Tensor
-    earlier: Any
 
 
 class BackwardPasses:
@@ -64,37 +55,24 @@ class BackwardPasses:
         optimizers = [record.optimizer for record in _with_usable_gradients(records)]
         # Observers of the pass get the loss that the script computed.
         loss = tensors[0] if reached.scale is None else reached_by_backward.unscaled(tensors[0], reached.scale)
-        block = self._forced.session.scale_loss(loss, optimizers)
+        block = self._forced.session.scale_loss(loss, optimizers, untrained_leaves=self._untrained(leaves))
         with block as scaled:
             scale = getattr(block, "scale", 1.0)
             if reached.scale is None:
                 tensors = [scaled] + [times(each, scale) for each in tensors[1:]]
             elif not is_same(reached.scale, scale):  # an overflow of another loss has changed the scale meanwhile
                 tensors = [times(each, scale / reached.scale) for each in tensors]
-            with self._unscaled(leaves, scale):
-                backward(tensors, *args)
+            backward(tensors, *args)
+
+    def _untrained(self, leaves):
+        trained = {id(param) for record in self._forced.prepared() for param in record.leaf_params()}
+        return [leaf for key, leaf in leaves.items() if key not in trained]
 
     def _records(self, leaves, has_hidden):
         known = self._forced.prepared()
         if has_hidden:
             return known
         return [record for record in known if any(id(param) in leaves for param in record.leaf_params())]
-
-    @contextlib.contextmanager
-    def _unscaled(self, leaves, scale):
-        """Return a context manager that divides the new gradients of leaves which no optimizer trains by ``scale``."""
-        if is_one(scale):
-            yield
-            return
-        trained = {id(param) for record in self._forced.prepared() for param in record.leaf_params()}
-        others = [_Leaf(leaf, leaf.grad) for key, leaf in leaves.items() if key not in trained]
-        for leaf in others:
-            leaf.tensor.grad = None
-        try:
-            yield
-        finally:
-            for leaf in others:
-                _add_unscaled(leaf, scale)
 
 
 def _with_usable_gradients(records):
@@ -120,14 +98,6 @@ def _with_usable_gradients(records):
 def _has_gradients(record):
     groups = record.optimizer.param_groups
     return record.masters.have_half_gradients() or any(tensor_lists.have_gradients(each["params"]) for each in groups)
-
-
-def _add_unscaled(leaf, scale):
-    new, leaf.tensor.grad = leaf.tensor.grad, leaf.earlier
-    if new is not None:
-        factor = 1.0 / scale
-        unscaled = new * (factor.to(new.device) if isinstance(factor, torch.Tensor) else factor)
-        leaf.tensor.grad = unscaled if leaf.earlier is None else leaf.earlier + unscaled
 
 
 def times(tensor, scale):

@@ -1,0 +1,90 @@
+"""Gradients of params of initialized models that no optimizer has: a block leaves true ones there, too.
+
+A script may clip or log them with all others. They are not checked for overflow, since no step uses them.
+"""
+
+import weakref
+
+import torch
+
+from ...support import tensor_lists
+from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ..loss_scaling.loss_scaler import is_same
+
+
+class UntrainedParams:
+    """The params of a configuration's models that no optimizer has, and the passes that are open.
+
+    The list is made anew when a model or an optimizer was added, or a model was freed. A weak reference to each param
+    would keep ``torch.utils.swap_tensors`` from exchanging it.
+    """
+
+    def __init__(self):
+        self._models, self._params = (), []
+        self._open = []  # weak references to the ``UntrainedPass`` objects: a block may be abandoned in a generator
+        self._is_known = False
+
+    def forget(self):
+        """Make the list anew when it is needed next."""
+        self._models, self._params, self._is_known = (), [], False
+
+    def params(self, session, configuration):
+        """Return the params, as a list."""
+        if not self._is_known or not all([model() is not None for model in self._models]):
+            models = session.models_of(configuration)
+            trained = {id(param) for record in session.records for param in record.leaf_params()}
+            found = {id(param): param for model in models for param in model.parameters()}
+            self._params = [param for key, param in found.items() if key not in trained]
+            self._models, self._is_known = list(map(weakref.ref, models)), True
+        return self._params
+
+    def begin(self, params, scale):
+        """Return the ``UntrainedPass`` of a block that begins now."""
+        begun = UntrainedPass(params, scale, self._open)
+        self._open.append(weakref.ref(begun, self._open.remove))
+        return begun
+
+
+class UntrainedPass:
+    """What one block does to gradients of params that no optimizer has.
+
+    Args:
+        params: the params.
+        scale: that of the block: a float, or a tensor of shape ().
+        open_passes: weak references to the passes that are open, the innermost one last.
+    """
+
+    def __init__(self, params, scale, open_passes):
+        self._params, self._scale, self._open = params, scale, open_passes
+        self._aside = []  # (param, gradient): half ones, which could overflow when they are multiplied
+        wide = []
+        for param in params:
+            gradient = stored_gradient(param)
+            if gradient is None:
+                continue
+            if tensor_lists.is_narrower(gradient, torch.float32):
+                self._aside.append((param, gradient.clone() if gradient._is_view() else gradient))
+                set_stored_gradient(param, None)
+            else:
+                wide.append(gradient)
+        self._multiply(wide, scale, self._scale_around())
+
+    def end(self):
+        """Divide the new gradients by the scale, and add them to the earlier ones."""
+        self._open.remove(weakref.ref(self))
+        gradients = [gradient for gradient in map(stored_gradient, self._params) if gradient is not None]
+        self._multiply(gradients, self._scale_around(), self._scale)
+        if self._aside:
+            with torch.no_grad():
+                add_gradients(*zip(*self._aside))
+
+    def _scale_around(self):
+        """Return the scale that gradients have around this block: 1 if no other block is open."""
+        around = [each for each in [reference() for reference in list(self._open)] if each not in (None, self)]
+        return around[-1]._scale if around else 1.0
+
+    @staticmethod
+    def _multiply(gradients, factor, divisor):
+        if gradients and not is_same(factor, divisor):
+            with torch.no_grad():
+                tensor_lists.multiply_(tensor_lists.grouped(gradients), factor / divisor)

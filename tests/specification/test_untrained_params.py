@@ -1,0 +1,146 @@
+"""Specification 3.2: params of an initialized model that no optimizer has get true gradients, too."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from helpers.networks import initialize, session_of, settings_at
+from helpers.pairing import paired
+
+from ampcompat import amp
+
+LEVELS = ("O1", "O2", "O3", "O4", "O5")
+#: Losses are multiplied by this, so that half gradients of a scale of 2**16 are in the range of half.
+TINY = 2.0**-10
+SCALES = [64.0, 1000.0, "dynamic"]
+
+
+def make(setting, scale=64.0, **options):
+    """Initialize a network whose last layer has an optimizer of its weight and one of its bias; return all."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).to(setting.high)
+    optimizers = [torch.optim.SGD([param], lr=2.0**8) for param in model[2].parameters()]
+    initialize(setting, model, optimizers, loss_scale=scale, **options)
+    return model, optimizers
+
+
+def loss_of(setting, model, seed=1, factor=TINY):
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(seed)).to(setting.high)
+    return model(x).to(setting.high).pow(2).mean() * factor
+
+
+def backward(setting, model, optimizers, seed=1, **options):
+    with amp.scale_loss(loss_of(setting, model, seed), optimizers, **options) as scaled_loss:
+        scaled_loss.backward()
+
+
+def expected(setting, model, *seeds):
+    """Return the sum of the true gradients of the first layer's weight, without amp's scale."""
+    weight = model[0].weight
+    kept, weight.grad = weight.grad, None
+    found = [torch.autograd.grad(loss_of(setting, model, seed), weight)[0].double() for seed in seeds]
+    weight.grad = kept
+    return sum(found)
+
+
+def assert_true(setting, model, *seeds):
+    gradient = model[0].weight.grad
+    assert gradient.dtype is model[0].weight.dtype
+    tolerance = 4 * len(seeds) * torch.finfo(setting.low).eps
+    wanted = expected(setting, model, *seeds)
+    assert (gradient.double() - wanted).abs().max() <= tolerance * wanted.abs().max() + 2.0**-24
+
+
+@paired("setting, scale", [each for each in settings_at(*LEVELS).args[1]], SCALES)
+def test_they_are_true_when_the_block_ends_and_add_up(setting, scale):
+    with session_of(setting):
+        model, optimizers = make(setting, scale)
+        for seeds in ((1,), (1, 2), (1, 2, 3)):
+            backward(setting, model, optimizers, seeds[-1])
+            assert_true(setting, model, *seeds)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-30)
+        assert norm < 1.0
+
+
+@pytest.mark.parametrize("how", ["delayed", "checked later", "raising"])
+@settings_at(*LEVELS)
+def test_they_are_true_after_every_kind_of_block(setting, how):
+    with session_of(setting):
+        model, optimizers = make(setting)
+        if how == "raising":
+            with pytest.raises(ValueError, match="own"):
+                with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
+                    scaled_loss.backward()
+                    raise ValueError("own")
+        else:
+            options = {"delay_unscale": True} if how == "delayed" else {"delay_overflow_check": True}
+            backward(setting, model, optimizers, **options)
+        assert_true(setting, model, 1)
+        backward(setting, model, optimizers, 2)
+        assert_true(setting, model, 1, 2)
+
+
+@pytest.mark.parametrize("order", ["ab", "ba", "b then a", "a then b"])
+@settings_at(*LEVELS)
+def test_they_are_true_after_nested_blocks(setting, order):
+    check_nested_blocks(setting, order, 0, 0)
+
+
+@pytest.mark.parametrize("order", ["b then a", "a then b"])
+@settings_at(*LEVELS)
+def test_they_are_true_after_nested_blocks_of_two_optimizers_and_scales(setting, order):
+    check_nested_blocks(setting, order, 1, 1)
+
+
+def check_nested_blocks(setting, order, inner_optimizer, loss_id):
+    with session_of(setting):
+        model, optimizers = make(setting, num_losses=2)
+        amp._amp_state.loss_scalers[1]._loss_scale = 16.0
+        backward(setting, model, optimizers, 3)
+        with amp.scale_loss(loss_of(setting, model, 1), optimizers[0]) as a:
+            if order == "a then b":
+                a.backward()
+            with amp.scale_loss(loss_of(setting, model, 2), optimizers[inner_optimizer], loss_id=loss_id) as b:
+                for each in order if len(order) == 2 else "b":
+                    {"a": a, "b": b}[each].backward()
+            if order == "b then a":
+                a.backward()
+        assert_true(setting, model, 3, 1, 2)
+
+
+@settings_at(*LEVELS)
+def test_their_overflow_skips_no_step(setting):
+    with session_of(setting):
+        model, optimizers = make(setting, "dynamic")
+        before = model[2].weight.detach().clone()
+        with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
+            scaled_loss.backward()
+            model[0].weight.grad.fill_(float("inf"))
+        optimizers[0].step()
+        assert not amp.step_was_skipped(optimizers[0]) and not torch.equal(model[2].weight, before)
+
+
+@settings_at(*LEVELS)
+def test_a_group_that_an_optimizer_gets_later_is_unscaled_once(setting):
+    with session_of(setting):
+        model, optimizers = make(setting)
+        backward(setting, model, optimizers)
+        model.zero_grad()
+        optimizers[0].add_param_group({"params": list(model[0].parameters())})
+        backward(setting, model, optimizers)
+        assert_true(setting, model, 1)
+
+
+@settings_at("O1", "O2")
+def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(setting):
+    with session_of(setting):
+        model, optimizers = make(setting)
+        backward(setting, model, optimizers)
+        weights, last = weakref.ref(model[0].weight), model[2]
+        del model
+        loss = last(torch.ones(1, 4, dtype=last.weight.dtype)).to(setting.high).sum()
+        with amp.scale_loss(loss, optimizers) as scaled_loss:
+            scaled_loss.backward()
+        gc.collect()
+        assert weights() is None
