@@ -23,6 +23,7 @@ A scale of 1 is none: gradients that are Scaled by it are true ones. Where maste
 (``param_remainders``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
 """
 
+import operator
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -31,7 +32,9 @@ from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one, is_same
 from .shown_gradients import ShownGradients
-from .written_gradients import are_cleared, are_replaced, is_unchanged, mark_of
+from .written_gradients import are_cleared, are_replaced, mark_of
+
+_VERSION = operator.attrgetter("_version")
 
 
 class Unscaled(NamedTuple):
@@ -201,25 +204,36 @@ class HeldGradients:
 
     # -- passes of other optimizers ------------------------------------------------------------------------------------
 
-    def marks(self):
-        """Return marks of the gradients, for ``end_pass_of_others``; None if a pass in this thread cannot reach them.
+    def before_pass_of_others(self):
+        """Return what ``end_pass_of_others`` compares with; None if a pass in this thread cannot reach these gradients.
 
-        The thread that trains the params may be writing their gradients meanwhile.
+        The thread that trains the params may be writing them meanwhile. Every scaled pass asks this of all optimizers
+        that it was not given, so there is no Python call per param: gradients are held, not marked.
         """
         if self._record.open_blocks or self._thread != get_ident():
             return None
         self.take_changes()
-        return self._marks_of_now()
+        params = self._record.leaf_params()
+        gradients = list(map(stored_gradient, params))
+        held = [gradient for gradient in gradients if gradient is not None]
+        return params, gradients, held, list(map(_VERSION, held))
+
+    def end_pass_of_others(self, before, scale):
+        """End a scaled pass whose ``scale_loss`` did not get this optimizer."""
+        params, earlier, held, versions = before
+        now = list(map(stored_gradient, params))
+        if (all(map(operator.is_, now, earlier)) and list(map(_VERSION, held)) == versions) or self.are_delayed():
+            return
+        unchanged = {id(gradient) for gradient, version in zip(held, versions) if gradient._version == version}
+        changed = [
+            None if gradient is None or (gradient is other and id(gradient) in unchanged) else mark_of(gradient)
+            for gradient, other in zip(now, earlier)
+        ]
+        if any([mark is not None for mark in changed]):
+            self.state = ScaledByOther(scale, changed)
 
     def _marks_of_now(self):
         return [mark_of(stored_gradient(param)) for param in self._record.leaf_params()]
-
-    def end_pass_of_others(self, marks, scale):
-        """End a scaled pass whose ``scale_loss`` did not get this optimizer. ``marks``: from before it."""
-        now = self._marks_of_now()
-        changed = [None if is_unchanged(mark, earlier) else mark for mark, earlier in zip(now, marks)]
-        if any(mark is not None for mark in changed) and not self.are_delayed():
-            self.state = ScaledByOther(scale, changed)
 
     def _forget_others(self, are_gone):
         """Note that no scaled gradients are left here if ``are_gone``, ``are_cleared`` or ``are_replaced``, says so."""

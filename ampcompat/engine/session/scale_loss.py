@@ -65,7 +65,7 @@ class BackwardPass:
         self._process_casts = session.process_casts
         self._ddp_wrappers = session.ddp_wrappers
         self._adopted = adopted
-        self._marks_of_others = ()  # of the gradients of other optimizers, whose params the pass may reach too
+        self._others = ()  # (record, its gradients before) of other optimizers, whose params the pass may reach too
         self._untrained = ()  # the ``UntrainedPass`` of each configuration
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
         if delay_unscale == WHERE_EQUAL:
@@ -82,7 +82,7 @@ class BackwardPass:
             observer.before_backward(self)
         self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
         if not is_one(self.scale):
-            self._marks_of_others = self._marked_others()
+            self._others = self._others_before()
             self._untrained = self._begin_untrained()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
@@ -136,11 +136,11 @@ class BackwardPass:
             elif not (self.delay_unscale or record.gradients.are_delayed()):
                 prepare()
 
-    def _marked_others(self):
-        """Return (record, marks) of the optimizers that are not given: the pass may leave scaled gradients there."""
+    def _others_before(self):
+        """Return (record, gradients) of optimizers that are not given: the pass may leave scaled gradients there."""
         others = [each for each in self._session.records if each not in self.records]
-        marked = [(record, record.gradients.marks()) for record in others]
-        return [(record, marks) for record, marks in marked if marks is not None]
+        found = [(record, record.gradients.before_pass_of_others()) for record in others]
+        return [(record, before) for record, before in found if before is not None]
 
     def _begin_untrained(self):
         configurations = {id(each.configuration): each.configuration for each in [self, *self.records]}
@@ -180,8 +180,9 @@ class BackwardPass:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
         if self._untrained:
             self._end_untrained()
-        for record, marks in self._marks_of_others:
-            record.gradients.end_pass_of_others(marks, self.scale)
+        for record, before in self._others:
+            record.gradients.end_pass_of_others(before, self.scale)
+        self._others = ()
         is_unreduced = self._session.sharded_models.keep_gradients(records)
         if kind is not None:
             self._unscale_unchecked(records)
