@@ -661,3 +661,35 @@ def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting):
         for param in exact.model.parameters():
             param.grad = None
         assert all(param.grad is None for param in exact.model.parameters())
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has no Tensor.grad_dtype")
+@pytest.mark.parametrize("is_set_before", [True, False])
+@pytest.mark.parametrize("is_any", [True, False])
+@settings_at("O2", "O3", "O5")
+def test_half_params_that_accumulate_gradients_in_float32_train_as_others(setting, is_any, is_set_before):
+    def set_dtypes(model):
+        for param in model.parameters():
+            param.grad_dtype = None if is_any else setting.high
+
+    found = []
+    for is_set in (False, True):
+        with session_of(setting):
+            model = torch.nn.Linear(4, 1).to(setting.high)
+            torch.nn.init.ones_(model.weight)
+            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-3, momentum=0.5)
+            if is_set and is_set_before:
+                set_dtypes(model)
+            initialize(setting, model, optimizer, loss_scale=64.0)
+            if is_set and not is_set_before:
+                set_dtypes(model)
+            x = torch.tensor([[1.0, 2.0, -1.0, 0.5]], dtype=setting.high)
+            for _ in range(3):
+                for _ in range(2):
+                    with amp.scale_loss(model(x).sum(), optimizer) as scaled_loss:
+                        scaled_loss.backward()
+                assert torch.equal(model.weight.grad.to(setting.high), 2 * x)
+                optimizer.step()
+                optimizer.zero_grad()
+            found.append(model.state_dict()["weight"])
+    assert torch.equal(*found)
