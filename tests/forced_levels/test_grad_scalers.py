@@ -120,6 +120,24 @@ def test_a_new_scale_and_options_of_the_script_are_those_of_the_level():
         assert script.scaler.get_scale() == 64.0 == process_state.current().scalers[0].loss_scale()
 
 
+@pytest.mark.parametrize("overflows", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_new_scale_leaves_the_count_of_good_steps_as_torchs_scaler_does(level, overflows):
+    counts = []
+    for one in (None, level):
+        with forced(one):
+            script = Script(growth_interval=3).step().step()
+            for factor, new_scale in ((2.0**30 if overflows else SMALL, 64.0), (SMALL, None), (SMALL, 8.0)):
+                script.optimizer.zero_grad()
+                script.scaler.scale(script.loss(factor)).backward()
+                script.scaler.step(script.optimizer)
+                script.scaler.update(new_scale)
+                state = script.scaler.state_dict()
+                counts.append((state["scale"], state["_growth_tracker"]))
+    assert counts[:3] == counts[3:]
+    assert counts[:3] == [(64.0, 2), (128.0, 0), (8.0, 0)]
+
+
 def test_found_inf_is_where_trainers_read_it():
     with forced("O1"):
         script = Script()

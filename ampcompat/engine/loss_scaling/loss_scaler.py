@@ -123,6 +123,13 @@ class LossScaler(ApexNames):
         self.sync()
         return self._scale
 
+    def good_steps_now(self):
+        """Return the count of good steps without synchronizing: an int, or a tensor of shape () on the device."""
+        if self._on_device is not None:
+            return self._on_device[1].clone()  # updates change it in place
+        self.sync()
+        return self._good_steps
+
     def unscale_(self, groups, scale):
         """Divide gradients by ``scale`` in place; record whether one was inf or nan, if this scaler checks.
 

@@ -29,7 +29,7 @@ class ScriptScalers:
         self._forced = forced
         self._alive = weakref.WeakSet()  # enabled scalers
         self._loaded = {}  # the state of the script's scaler when models were prepared, or that it has loaded since
-        self._published = {}  # "scale": what ``get_scale`` returns
+        self._published = {}  # "scale": what ``get_scale`` returns; "unskipped": the count of good steps at that time
         self._stages = weakref.WeakKeyDictionary()  # optimizer -> the methods called since ``update``
 
     def patch(self, patches):
@@ -77,7 +77,8 @@ class ScriptScalers:
         self._publish()
 
     def _publish(self):
-        self._published["scale"] = self._forced.scaler.scale_now()
+        scaler = self._forced.scaler
+        self._published = {"scale": scaler.scale_now(), "unskipped": scaler.good_steps_now()}
 
     # -- what is called instead of torch's methods ---------------------------------------------------------------------
 
@@ -122,8 +123,8 @@ class ScriptScalers:
 
     def _update(self, original, scaler, new_scale=None):
         if new_scale is not None and self._forced.scaler.dynamic:
-            value = float(new_scale)
-            self._forced.scaler.load_state_dict({"loss_scale": value, "unskipped": self._forced.scaler._unskipped})
+            state = {"loss_scale": float(new_scale), "unskipped": self._published["unskipped"]}
+            self._forced.scaler.load_state_dict(state)
         self._publish()
         self._stages.clear()
         scaler._per_optimizer_states.clear()
