@@ -1,10 +1,12 @@
 """Specification 7.10 and 7.11: every way to call an optimizer, and params that come, go, freeze and thaw."""
 
+import functools
 import gc
 import weakref
 
 import pytest
 import torch
+from helpers import fused_optimizers
 from helpers.networks import (
     INPUT,
     MOMENTUM,
@@ -166,6 +168,19 @@ def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, 
         scales = [(state["loss_scale"], state["unskipped"]) for state in amp.state_dict().values()]
         assert scales == [(2.0**14, 1), (2.0**14, 1)]
         assert (said + capsys.readouterr().out).count("Skipping step") == told
+
+
+@pytest.mark.skipif(fused_optimizers.why_not("SGD") is not None, reason="this torch has no fused SGD on the CPU")
+@settings_at("O1", "O2")
+def test_a_skipped_first_step_of_a_fused_sgd_makes_no_momentum(setting):
+    """Torch's own makes it of memory with any values, and leaves it so where ``found_inf`` is 1."""
+    with session_of(setting):
+        make = functools.partial(torch.optim.SGD, lr=2.0**-4, momentum=0.5, fused=True)
+        model, optimizer = begin(setting, make, loss_scale="dynamic")
+        backward(setting, model, optimizer, factor=float("inf"))
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+        assert all(state.get("momentum_buffer") is None for state in optimizer.state.values())
 
 
 @each_setting

@@ -145,13 +145,23 @@ class StepSkips:
         """Return the unread ``found_inf`` tensor for the step that begins now; None if ``take`` must be called."""
         if self.deferred:
             self._check_deferred()
-        if not self._next or not self.takes_found_inf():
+        if not self._next or not self.takes_found_inf() or self._would_make_momentum():
             return None
         flags = [flag for check in self._next for flag in check.flags]
         if not all([len(check.flags) == 1 for check in self._next]) or len({flag.device for flag in flags}) > 1:
             return None
         self._next, self._last, self._are_cleared = [], self._next, False
         return flags[0] if len(flags) == 1 else torch.stack(flags).max()
+
+    def _would_make_momentum(self):
+        """Return whether the step makes momentum buffers as torch's fused SGD does.
+
+        A step that it skips on the device leaves them as they are allocated, with any values. So the host decides.
+        """
+        optimizer = self._optimizer
+        groups = [group for group in optimizer.param_groups if group.get("fused") and group.get("momentum")]
+        params = [param for group in groups for param in group["params"] if param.grad is not None]
+        return any([optimizer.state.get(param, {}).get("momentum_buffer") is None for param in params])
 
     def take(self):
         """Return whether to skip the step that begins now, and update the scalers. Synchronizes with the device."""
