@@ -71,19 +71,19 @@ FAULTS_OF_CASTS = [
         RESUMED,
     ),
     # -- casts ---------------------------------------------------------------------------------------------------------
-    Fault("stale cast", "WeightCache.cast", "state = (weight._version,", "state = (0,", CACHED),
+    Fault("stale cast", "WeightCache.cast", "state = (version,", "state = (0,", CACHED),
     Fault(
-        "cache not invalidated",
-        "WeightCache.clear",
-        "if cached is not None and cached[-1] is mine:",
-        "if False:",
+        "copies outlive the forward pass",
+        "KeepingCopies.__exit__",
+        "self._switch.local.copies = None",
+        "pass",
         CACHED,
     ),
     Fault(
         "cast without gradient reused with gradients",
         "WeightCache.cast",
-        "mode = True if _grad_is_enabled() else _mode_without_grad()",
-        "mode = False",
+        "weight.requires_grad, _grad_is_enabled(),",
+        "weight.requires_grad, True,",
         CACHED,
     ),
     Fault(

@@ -77,7 +77,7 @@ class Flags:
         """Turn autocast on in this thread, in the dtype ``low``, without torch's cache of weights.
 
         That cache keeps the first cast of a weight for as long as the region lasts, and this one does not end
-        (pytorch/pytorch#54241 and similar issues; still so in torch 2.13). ``weight_cache`` replaces it.
+        (pytorch/pytorch#54241 and similar issues; still so in torch 2.13). ``weight_cache`` is used instead.
         """
         for _, set_enabled, _, set_dtype in self._chosen:
             set_enabled(True)

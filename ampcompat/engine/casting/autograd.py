@@ -37,10 +37,23 @@ class _Engine:
 
     def __init__(self, engine, backend):
         self._engine = engine
-        self.run_backward = without_casts(engine.run_backward, backend)
+        self.run_backward = _backward(engine.run_backward, backend)
 
     def __getattr__(self, name):
         return getattr(self._engine, name)
+
+
+def _backward(original, backend):
+    original = without_casts(original, backend)
+
+    @functools.wraps(original)
+    def run_backward(*args, **kwargs):
+        try:
+            return original(*args, **kwargs)
+        finally:  # within a ``forward``, a step may follow, and some kernels do not change version counters
+            backend.clear_cache()
+
+    return run_backward
 
 
 def without_casts(original, backend):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Callable, Collection, ContextManager, Iterable, Optional
+from typing import Any, Callable, Collection, ContextManager, Optional
 
 from ...support.patching import PatchStack
 
@@ -24,14 +24,11 @@ class CastBackend:
     #: The name by which users select it.
     name: str = "none"
 
-    def open(
-        self, patches: PatchStack, on_move: Optional[Callable[[], None]] = None, is_regional: bool = False
-    ) -> None:
+    def open(self, patches: PatchStack, is_regional: bool = False) -> None:
         """Turn the casts on for the whole process.
 
         Args:
             patches: the ``PatchStack`` that undoes it.
-            on_move: None, or called without arguments whenever ``param.data`` is set to something on another device.
             is_regional: cast only in threads that are in a ``region``.
         """
 
@@ -52,10 +49,11 @@ class CastBackend:
         return self.paused()
 
     def entered(self, dtypes: Any = None) -> Optional[ContextManager[None]]:
-        """Return a context manager with casts on in this thread, or None if they are on already or paused.
+        """Return a context manager with casts on in this thread that keeps copies of weights; None if they are paused.
 
-        Initialized models enter it in ``forward``, so that every thread computes as the main thread does. Within an
-        ``uncast_forward`` it is a ``region``.
+        Initialized models enter it in ``forward``, so that every thread computes as the main thread does, and a weight
+        that is used twice is cast once. Within an ``uncast_forward`` it is a ``region``. The outermost one drops the
+        copies when it ends.
 
         Args:
             dtypes: the ``DtypePair`` of the model's level, if models at several levels cast functions.
@@ -75,12 +73,8 @@ class CastBackend:
         """Return ``function``, made to run with casts on or off as they are in this thread now."""
         return function
 
-    def clear_cache(self, weights: Callable[[], Iterable[Any]] = list) -> None:
-        """Drop the copies of weights that this thread has cached, and those of some weights that any thread has cached.
-
-        Args:
-            weights: () -> these weights; it is called only if other threads have cached copies.
-        """
+    def clear_cache(self) -> None:
+        """Drop the copies of weights that this thread keeps, if it is in a forward pass."""
 
     def wrap(self, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
         """Return ``function``, made to cast its arguments by ``rule`` (``op_table.expansion``) while casts are active.

@@ -11,15 +11,14 @@ import torch
 
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
-from ...support.unversioned_writes import WrittenMemory
 from ..op_table import expansion as op_rules
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
 from .data_loading import pause_loading
 from .recurrent_layers import accept_any_floating_input, reread_recurrent_kernels
-from .thread_state import InRegion, Paused, Switch, WithFlags
-from .weight_cache import Parameter, WeightCache, is_weight
+from .thread_state import InForward, InRegion, InRegionOfForward, KeepingCopies, Paused, Switch, WithFlags
+from .weight_cache import WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
@@ -46,12 +45,13 @@ class OpTableBackend(CastBackend):
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
         thread = self._switch.local
-        self._cache = WeightCache(METHODS[low], WrittenMemory(), thread)
+        self._keeping_copies = KeepingCopies(self._switch)
+        self._cast_weight = WeightCache(METHODS[low], thread).cast
         rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
-        self._rounded_cache = WeightCache(rounded, WrittenMemory(), thread)
+        rounded_weight = WeightCache(rounded, thread).cast
         self._emulate = emulated_half_arithmetic.is_wanted(low)
         self._caster = ArgumentCaster(
-            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), self._rounded_cache.cast
+            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), rounded_weight
         )
 
     def _make_exemption(self):
@@ -83,23 +83,22 @@ class OpTableBackend(CastBackend):
         return nullcontext() if self._flags is None and torch_compile.is_compiling() else self.paused()
 
     def _make_to_low(self):
-        low, cached, is_tracing = self.dtypes.low, self._cache.cast, torch_compile.is_tracing
-        not_low, convert = frozenset(BYTES) - frozenset([low]), METHODS[low]
+        low, cached, is_tracing = self.dtypes.low, self._cast_weight, torch_compile.is_tracing
+        not_low, convert, thread = frozenset(BYTES) - frozenset([low]), METHODS[low], self._switch.local
 
         # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
         def to_low(value):
-            kind = type(value)
-            if kind is Parameter or isinstance(value, _Tensor):  # for a subclass the second takes four times as long
+            if isinstance(value, _Tensor):
                 if value.dtype not in not_low:
                     return value
-                # ``is_weight`` without its call in the most common cases; no caches in traced code
-                may_be_weight = kind is Parameter or (value.requires_grad and is_weight(value))
-                return cached(value) if may_be_weight and not is_tracing() else convert(value)
+                # no caches in traced code
+                is_kept = not is_tracing() and thread.copies is not None and is_weight(value)
+                return cached(value) if is_kept else convert(value)
             return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
 
         return to_low
 
-    def open(self, patches, on_move=None, is_regional=False):
+    def open(self, patches, is_regional=False):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
@@ -113,9 +112,6 @@ class OpTableBackend(CastBackend):
         reread_recurrent_kernels(patches)
         pause_loading(self, patches)
         other_patches.turn_off_fast_paths(patches)
-        for cache, moved in ((self._cache, on_move), (self._rounded_cache, None)):
-            cache.written.open(patches, moved)
-            patches.defer(cache.forget_all)
         codes = {getattr(owner, name).__code__ for owner, name, _ in originals}
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
@@ -155,13 +151,22 @@ class OpTableBackend(CastBackend):
             has_flags = self._flags is None or torch_compile.is_autocast_enabled(self._flags.devices)
             return None if is_off or has_flags else WithFlags(switch)
         if local.uncast:
-            return self.region()
-        if self._flags is None or local.off or local.entered is switch.devices:
-            return None  # the wrappers apply in every thread
-        if local.before is not None:  # the main thread, after another thread has moved a model to another device
-            switch.update_flags()
+            return self.region_of_forward()
+        if local.off:
             return None
-        return WithFlags(switch)
+        if not self._has_flags():
+            return WithFlags(switch) if torch_compile.is_tracing() else InForward(switch)
+        return None if torch_compile.is_tracing() or local.copies is not None else self._keeping_copies
+
+    def _has_flags(self):
+        """Return whether this thread's flags are as they must be in ``forward``."""
+        switch, local = self._switch, self._switch.local
+        if self._flags is None or local.entered is switch.devices:
+            return True  # without autocast, the wrappers apply in every thread
+        if local.before is None:
+            return False
+        switch.update_flags()  # the main thread, after another thread has moved a model to another device
+        return True
 
     def uncast_forward(self):
         # A compiler guards on what traced code reads of a thread, so that code must not change it.
@@ -190,11 +195,18 @@ class OpTableBackend(CastBackend):
     def region(self):
         return InRegion(self._switch)
 
+    def region_of_forward(self):
+        """Return a ``region`` in which copies of weights are kept, for one forward pass."""
+        return InRegionOfForward(self._switch)
+
     def bind_casts(self, function):
         switch, record = self._switch, self._switch.record()
+        keeps_copies = record[0].pop("copies", None) is not None
 
         def call_with_casts(*args, **kwargs):
             own = switch.exchange(record)  # a thread of the autograd engine recomputes for this thread
+            if keeps_copies:  # not those of the pass, which has ended
+                switch.local.copies = {}
             try:
                 return function(*args, **kwargs)
             finally:
@@ -202,10 +214,10 @@ class OpTableBackend(CastBackend):
 
         return call_with_casts
 
-    def clear_cache(self, weights=list):
-        for cache in (self._cache, self._rounded_cache):
-            if not cache.is_empty:
-                cache.clear(weights)
+    def clear_cache(self):
+        copies = self._switch.local.copies
+        if copies:
+            copies.clear()
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)

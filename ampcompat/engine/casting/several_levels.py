@@ -23,9 +23,9 @@ class SeveralLevelsBackend(CastBackend):
         self._newest = backends[-1]
         self.dtypes = self._newest.dtypes
 
-    def open(self, patches, on_move=None, is_regional=False):
+    def open(self, patches, is_regional=False):
         for backend in self._backends:
-            backend.open(patches, on_move, is_regional or backend is not self._newest)
+            backend.open(patches, is_regional or backend is not self._newest)
 
     def entered(self, dtypes=None):
         if self._newest.is_paused():
@@ -41,7 +41,7 @@ class SeveralLevelsBackend(CastBackend):
             for other in self._backends:
                 if other is not backend:
                     contexts.enter_context(other.uncast_forward())
-            contexts.enter_context(backend.region())
+            contexts.enter_context(backend.region_of_forward())
             yield
 
     def _active(self):
@@ -79,9 +79,9 @@ class SeveralLevelsBackend(CastBackend):
             function = backend.bind_casts(function)
         return function
 
-    def clear_cache(self, weights=list):
+    def clear_cache(self):
         for backend in self._backends:
-            backend.clear_cache(weights)
+            backend.clear_cache()
 
     def wrap(self, function, rule):
         wrapped = {id(backend): backend.wrap(function, rule) for backend in self._backends}

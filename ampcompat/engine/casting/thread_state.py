@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _begin_thread(record):
-    record.token, record.pauses = object(), []
+    record.pauses = []
 
 
 class Switch:
@@ -50,8 +50,8 @@ class Switch:
         #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
         #   entered: the ``CastDevices`` for which its flags are set, or None
         #   before: in the main thread, its flags before that
-        #   token: the thread that makes copies of weights; an identifier of threads may be used again by a later one
-        at_first = {"off": True, "inside": False, "uncast": False, "entered": None, "before": None}
+        #   copies: the copies of weights that it keeps while it is in the ``forward`` of an initialized model, or None
+        at_first = {"off": True, "inside": False, "uncast": False, "entered": None, "before": None, "copies": None}
         self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()
         self.flags, self._low = flags, low
@@ -199,11 +199,51 @@ class InRegion(WithFlags):
     """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
 
     __slots__ = ("_own",)
+    _keeps_copies = False
 
     def __enter__(self):
         own, flags = self._switch.record()
-        self._own = self._switch.exchange((dict(own, off=False, inside=True, pauses=[]), flags))
+        copies = {} if self._keeps_copies else None
+        self._own = self._switch.exchange((dict(own, off=False, inside=True, pauses=[], copies=copies), flags))
         super().__enter__()
 
     def __exit__(self, *exc_info):
         self._switch.exchange(self._own)
+
+
+class InRegionOfForward(InRegion):
+    """As ``InRegion``, for one forward pass."""
+
+    __slots__ = ()
+    _keeps_copies = True
+
+
+class KeepingCopies:
+    """Context manager: copies of weights are kept in this thread, for one forward pass."""
+
+    __slots__ = ("_switch",)
+
+    def __init__(self, switch):
+        self._switch = switch
+
+    def __enter__(self):
+        self._switch.local.copies = {}
+
+    def __exit__(self, *exc_info):
+        self._switch.local.copies = None
+
+
+class InForward(WithFlags):
+    """As ``WithFlags``, for one forward pass in a thread that keeps no flags."""
+
+    __slots__ = ("_copies",)
+
+    def __enter__(self):
+        super().__enter__()
+        local = self._switch.local
+        self._copies = local.copies
+        local.copies = {} if self._copies is None else self._copies
+
+    def __exit__(self, *exc_info):
+        self._switch.local.copies = self._copies
+        super().__exit__(*exc_info)

@@ -59,7 +59,7 @@ def run_method(record, name, called):
         return _run_step(record, name, called)
     record.masters.refresh()
     with record.running():
-        result = record.session.process_casts.run_step(called, record.leaf_params)
+        result = record.session.process_casts.run_step(called)
     record.masters.show_all()
     return result
 
@@ -87,7 +87,7 @@ def _run_step(record, name, called):
     result = None
     if not is_skipped:
         with record.running():
-            result = record.session.process_casts.run_step(called, record.leaf_params)
+            result = record.session.process_casts.run_step(called)
     record.finish_step(stepped=not is_skipped)
     return result
 

@@ -30,7 +30,7 @@ def run_step(record, args, kwargs):
     if not (args or kwargs or session.observers or record.has_state_to_update()):
         record.is_running = True
         try:
-            return session.process_casts.run_step(record.methods["step"], record.leaf_params)
+            return session.process_casts.run_step(record.methods["step"])
         finally:
             record.is_running = False
     record.gradients.prepare_step()
@@ -48,7 +48,7 @@ def run_step(record, args, kwargs):
         if flag is not None:
             step = functools.partial(_step_with, record.optimizer, flag, step)
         with record.running():
-            result = session.process_casts.run_step(functools.partial(step, *args, **kwargs), record.leaf_params)
+            result = session.process_casts.run_step(functools.partial(step, *args, **kwargs))
     except _Skip as skip:
         record.finish_step(stepped=False)
         return skip.loss

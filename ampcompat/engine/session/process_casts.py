@@ -12,7 +12,7 @@ import torch
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .. import casting
-from ..casting import autograd, emulated_half_models
+from ..casting import autograd, emulated_half_models, torch_compile
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
@@ -41,7 +41,7 @@ class ProcessCasts:
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
-        self._may_have_moved = False
+        self._first_params = []  # (weak reference to the first param of a model, its device type)
 
     def open(self, dtypes, users=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
@@ -109,7 +109,7 @@ class ProcessCasts:
                 for dtypes in () if opened_as is None else opened_as[1]:
                     missing_kernels.explain_calls(dtypes.low, patches)
             backend.set_devices(device_types)
-            backend.open(patches, self._note_move, self.is_regional)
+            backend.open(patches, self.is_regional)
             if choice is not None:
                 _watch_moves(self._cast_where_models_are, patches)
             if self._has_models or opened_as is not None:
@@ -120,18 +120,23 @@ class ProcessCasts:
             self._patches.absorb(patches)
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
 
-    def _note_move(self):
-        # A model that is moved param by param is checked once, in the next ``forward``.
-        self._may_have_moved = True
-
     def _cast_where_models_are(self):
-        self._may_have_moved = False
         self.backend.set_devices(self._device_types())
+
+    def _has_moved(self):
+        """Return whether a model was moved param by param, by its first one."""
+        for reference, device_type in self._first_params:
+            param = reference()
+            if param is not None and param.device.type != device_type:
+                return True
+        return False
 
     def _device_types(self):
         """Return the device types of the models' params, else of buffers, else of the optimizers' params, or None."""
         users = [each for each in [reference() for reference in self._users] if each is not None]
         models = [each for each in users if isinstance(each, torch.nn.Module)]
+        first = [next(model.parameters(), None) for model in models]
+        self._first_params = [(weakref.ref(param), param.device.type) for param in first if param is not None]
         groups = [group for each in users if not isinstance(each, torch.nn.Module) for group in each.param_groups]
         for tensors in (
             [param for model in models for param in model.parameters()],
@@ -153,7 +158,7 @@ class ProcessCasts:
 
     def context_of_forward(self, dtypes):
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
-        if self._may_have_moved:
+        if not torch_compile.is_tracing() and self._has_moved():
             self._cast_where_models_are()
         return self.backend.entered(dtypes)
 
@@ -183,14 +188,10 @@ class ProcessCasts:
         if is_first:  # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
 
-    def run_step(self, step, weights):
-        """Call ``step()``, an optimizer's, with casts off; drop the cached copies of the weights that it changes."""
-        backend = self.backend
-        try:
-            with backend.paused():
-                return step()
-        finally:  # also because kernels of extensions write weights without changing their version counter
-            backend.clear_cache(weights)
+    def run_step(self, step):
+        """Call ``step()``, an optimizer's, with casts off."""
+        with self.backend.paused():
+            return step()
 
 
 def _watch_moves(on_move, patches):

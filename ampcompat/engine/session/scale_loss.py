@@ -73,9 +73,6 @@ class BackwardPass:
             self.delay_overflow_check = True
 
     def __enter__(self):
-        # Forward is over. Autograd holds the copies of weights that it needs, and frees them one by one during
-        # backward, unless the cache holds them too.
-        self._process_casts.backend.clear_cache()
         around = [block for record in self.records for block in record.open_passes()]
         self.scale = self._scale_within(around)
         for observer in self._session.observers:
@@ -175,7 +172,6 @@ class BackwardPass:
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested = [each for each in self.records if each.open_blocks and self._is_within(each.open_passes())]
         records = [record for record in self.records if record not in nested] if nested else self.records
-        self._process_casts.backend.clear_cache()
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
         if self._untrained:
@@ -276,19 +272,17 @@ class UnscaledPass:
     The gradients are right as they are. This is the default of O0 and O4.
     """
 
-    __slots__ = ("_backend", "_loss", "_high")
+    __slots__ = ("_loss", "_high")
 
-    def __init__(self, session, configuration, loss):
-        self._backend = session.process_casts.backend
+    def __init__(self, configuration, loss):
         self._loss = loss
         self._high = configuration.policy.dtypes.high
 
     def __enter__(self):
-        self._backend.clear_cache()
         return self._loss if self._loss.dtype is self._high else self._loss.to(self._high)
 
     def __exit__(self, kind, error, trace):
-        self._backend.clear_cache()
+        """Nothing is left to do."""
 
 
 def _warn_if_unrelated(optimizer, records):

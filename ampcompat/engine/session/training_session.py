@@ -282,7 +282,7 @@ class Session:
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):
-            return UnscaledPass(self, configuration, loss)
+            return UnscaledPass(configuration, loss)
         options = delay_unscale, delay_overflow_check, untrained_leaves
         return BackwardPass(self, configuration, loss, loss_id, scaler, records, adopted, *options)
 

@@ -40,7 +40,7 @@ def _rows(owner, names, purpose, without, since=None, until=None, cuda=False):
 
 
 _TENSORS = (
-    _rows("torch.Tensor", "_version", "a cached copy of a weight is refreshed when the weight was written to", BROKEN)
+    _rows("torch.Tensor", "_version", "copies of a weight are made anew when the weight was written to", BROKEN)
     + _rows("torch.Tensor", "_base _is_view", "what shares the memory of a weight or gradient", BROKEN)
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
     + _rows("torch", "_sparse_sum", "torch.sparse.sum accumulates in float32 if half is emulated", "it adds up in half")
