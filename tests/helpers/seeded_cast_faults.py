@@ -110,7 +110,7 @@ FAULTS_OF_CASTS = [
     Fault(
         "casts stay on in an optimizer's step",
         "ProcessCasts.run_step",
-        "with backend.paused():\nreturn step()",
+        "with self.backend.paused():\nreturn step()",
         "return step()",
         "specification/test_optimizer_calls.py casting/test_regions.py",
     ),

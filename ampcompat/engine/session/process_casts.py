@@ -41,7 +41,7 @@ class ProcessCasts:
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
-        self._first_params = []  # (weak reference to the first param of a model, its device type)
+        self._first_params = []  # of each model: (weak reference to its module, its name, its device type)
 
     def open(self, dtypes, users=()):
         """Cast functions to these dtypes, by the op table with the users' registrations and edits.
@@ -125,8 +125,8 @@ class ProcessCasts:
 
     def _has_moved(self):
         """Return whether a model was moved param by param, by its first one."""
-        for reference, device_type in self._first_params:
-            param = reference()
+        for reference, name, device_type in self._first_params:
+            param = getattr(reference(), "_parameters", {}).get(name)
             if param is not None and param.device.type != device_type:
                 return True
         return False
@@ -135,8 +135,7 @@ class ProcessCasts:
         """Return the device types of the models' params, else of buffers, else of the optimizers' params, or None."""
         users = [each for each in [reference() for reference in self._users] if each is not None]
         models = [each for each in users if isinstance(each, torch.nn.Module)]
-        first = [next(model.parameters(), None) for model in models]
-        self._first_params = [(weakref.ref(param), param.device.type) for param in first if param is not None]
+        self._first_params = [found for found in map(_first_param, models) if found is not None]
         groups = [group for each in users if not isinstance(each, torch.nn.Module) for group in each.param_groups]
         for tensors in (
             [param for model in models for param in model.parameters()],
@@ -192,6 +191,14 @@ class ProcessCasts:
         """Call ``step()``, an optimizer's, with casts off."""
         with self.backend.paused():
             return step()
+
+
+def _first_param(model):
+    for module in model.modules():
+        for name, param in module._parameters.items():
+            if param is not None:
+                return weakref.ref(module), name, param.device.type
+    return None
 
 
 def _watch_moves(on_move, patches):
