@@ -126,7 +126,8 @@ class ProcessCasts:
     def _has_moved(self):
         """Return whether a model was moved param by param, by its first one."""
         for reference, name, device_type in self._first_params:
-            param = getattr(reference(), "_parameters", {}).get(name)
+            params = getattr(reference(), "_parameters", {})
+            param = params[name] if name in params else None  # those of a TorchScript module have no ``get``
             if param is not None and param.device.type != device_type:
                 return True
         return False
