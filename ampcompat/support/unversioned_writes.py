@@ -246,7 +246,7 @@ def _living_aliases(memory):
 
 def _references(memory, aliases):
     references = [weakref.ref(alias, lambda reference: _dead.append(memory)) for alias in aliases]
-    if memory:  # 0: an empty tensor, or one on "meta"
+    if memory and references:  # 0: an empty tensor, or one on "meta"
         with _lock:
             _living.setdefault(memory, []).extend(references)
             _living_aliases(memory)
