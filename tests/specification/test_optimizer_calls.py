@@ -170,6 +170,64 @@ def test_fused_and_foreach_optimizers_skip_as_others_do(setting, name, options, 
         assert (said + capsys.readouterr().out).count("Skipping step") == told
 
 
+needs_hooks = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="this torch has no such hooks"
+)
+
+
+def begin_with_steps_in_backward(setting, scale):
+    """Initialize a network that is updated while backward runs, with an optimizer for each param; return these."""
+    model = Product(1.0).to(setting.high)
+    optimizers = {param: torch.optim.SGD([param], lr=0.25) for param in model.parameters()}
+    initialize(setting, model, list(optimizers.values()), loss_scale=scale)
+
+    def step(param):
+        optimizers[param].step()
+        optimizers[param].zero_grad()
+
+    for param in optimizers:
+        param.register_post_accumulate_grad_hook(step)
+    return model, list(optimizers.values())
+
+
+@needs_hooks
+@each_setting
+def test_steps_within_backward_use_true_gradients_where_nothing_is_scaled(setting):
+    with session_of(setting):
+        model, optimizers = begin_with_steps_in_backward(setting, 1.0)
+        reference = ProductReference(setting, model)
+        backward(setting, model, optimizers)
+        reference.backward(X)
+        for name in ("a", "b"):
+            wanted = getattr(reference, name) - 0.25 * reference.grads[name]
+            assert torch.equal(model.state_dict()[name].double(), setting.rounds_state(wanted))
+
+
+@needs_hooks
+@each_setting
+@pytest.mark.parametrize("scale", [64.0, "dynamic"])
+def test_steps_within_a_scaled_backward_pass_are_an_error_that_names_the_hook(setting, scale):
+    with session_of(setting):
+        model, optimizers = begin_with_steps_in_backward(setting, scale)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        with pytest.raises(RuntimeError, match=r"test_optimizer_calls.py:\d+: SGD.step\(\).* within a backward pass"):
+            backward(setting, model, optimizers)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@settings_at("O2", "O5")
+def test_a_step_on_one_half_param_is_an_error_that_names_the_line(setting):
+    class OneByOne(torch.optim.SGD):
+        def step(self, closure=None, param=None):
+            raise AssertionError("it would look for the state of a param that it does not have")
+
+    with session_of(setting):
+        model, optimizer = begin(setting, lambda params: OneByOne(params, lr=0.25))
+        backward(setting, model, optimizer)
+        with pytest.raises(RuntimeError, match=r"test_optimizer_calls.py:\d+: OneByOne.step\(\) got a param"):
+            optimizer.step(param=model.a)
+
+
 @pytest.mark.skipif(fused_optimizers.why_not("SGD") is not None, reason="this torch has no fused SGD on the CPU")
 @settings_at("O1", "O2")
 def test_a_skipped_first_step_of_a_fused_sgd_makes_no_momentum(setting):

@@ -29,7 +29,9 @@ from typing import Any, NamedTuple
 
 from ...errors import AmpError
 from ...support import tensor_lists
+from ...support.script_frames import script_line
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ...support.torch_compat import thread_context
 from ..loss_scaling.loss_scaler import is_one, is_same
 from .shown_gradients import ShownGradients
 from .written_gradients import are_cleared, are_replaced, mark_of
@@ -246,8 +248,11 @@ class HeldGradients:
         """Refresh the masters, take what the script has changed in ``.grad``, and move plain gradients to the masters.
 
         Raises:
-            AmpError: the half params hold gradients of a ``scale_loss`` block that is still open.
+            AmpError: a hook steps within a scaled backward pass, or the half params hold gradients of a ``scale_loss``
+                block that is still open.
         """
+        if self._record.open_blocks and thread_context.is_in_backward():
+            self._check_unscaled_in_backward()
         self._thread = get_ident()
         self._record.follow_groups()
         self._masters.refresh()
@@ -259,6 +264,17 @@ class HeldGradients:
                 )
             self._move_plain_gradients(may_stay=True)
         self.take_changes()
+
+    def _check_unscaled_in_backward(self):
+        scales = [block.scale for block in self._record.open_passes() if not is_one(block.scale)]
+        if scales:
+            raise AmpError(
+                "{}:{}: {}.step() was called within a backward pass, where gradients are still multiplied by the loss "
+                "scale, {:g}, and not checked for overflow. Use a loss scale of 1 (loss_scale=1.0, as at O4 and O5), "
+                "or step after the backward pass.".format(
+                    *script_line(), type(self._record.optimizer).__name__, float(scales[-1])
+                )
+            )
 
     def prepare_clipping(self):
         """Make the gradients of the masters what a step would use; within a block they are left alone."""

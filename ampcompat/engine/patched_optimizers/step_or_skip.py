@@ -4,7 +4,8 @@ import functools
 
 import torch
 
-from ...errors import GradientOverflowError
+from ...errors import AmpError, GradientOverflowError
+from ...support.script_frames import script_line
 from . import chunked_step
 
 
@@ -33,6 +34,7 @@ def run_step(record, args, kwargs):
             return session.process_casts.run_step(record.methods["step"])
         finally:
             record.is_running = False
+    _check_arguments(record, args, kwargs)
     record.gradients.prepare_step()
     for observer in session.observers:
         observer.before_step(record)
@@ -57,6 +59,18 @@ def run_step(record, args, kwargs):
         raise
     record.finish_step(stepped=True)
     return result
+
+
+def _check_arguments(record, args, kwargs):
+    """Raise if ``step`` is to update one half param: the optimizer has its master instead."""
+    given = {id(each) for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)}
+    if given and any([id(pair.model) in given for pair in record.pairs()]):
+        raise AmpError(
+            "{}:{}: {}.step() got a param of the model, whose weights are half at {}: the optimizer steps on float32 "
+            "master weights. Step on all params at once, or use O0 or O4.".format(
+                *script_line(), type(record.optimizer).__name__, record.configuration.policy.opt_level
+            )
+        )
 
 
 def _step_with(optimizer, flag, step, *args, **kwargs):

@@ -24,6 +24,14 @@ jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
 #: Whether inference mode is on.
 in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 
+_graph_task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
+def is_in_backward():
+    """Return whether a backward pass is running (torch 2.1), as for a hook, or a pass that recomputes a checkpoint."""
+    return _graph_task_id() != -1
+
+
 #: The node of the autograd graph whose gradient is being computed (torch 2.0), or None.
 autograd_node = getattr(torch._C, "_current_autograd_node", _never)
 

@@ -208,8 +208,6 @@ class ForcedLevel:
         wrapper.training = was_training
 
     def _before_step(self, optimizer, args, kwargs):
-        if self.passes.is_within() and self.session is not None and not self.scaler.is_static_one():
-            raise refusals.step_in_backward(optimizer, self.made_at[optimizer], self.level)
         self._check_inner(optimizer)
         if optimizer in self._waiting and any(
             param.grad is not None for group in optimizer.param_groups for param in group["params"]

@@ -49,15 +49,6 @@ def half_by_hand(method, level):
     )
 
 
-def step_in_backward(optimizer, made_at, level):
-    """Return the error that an optimizer steps in a hook of the backward pass."""
-    return AmpError(
-        f"{type(optimizer).__name__} of {made_at} steps within the backward pass, before the gradients of opt level "
-        f"{level} are unscaled and checked. Call optimizer.step() after backward(), or use --opt-level O4 or O5, which "
-        "scale nothing."
-    )
-
-
 def inner_step(optimizer, made_at, outer, level):
     """Return the error that the inner optimizer of another one steps outside of that one's ``step``."""
     return AmpError(

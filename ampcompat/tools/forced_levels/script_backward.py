@@ -6,6 +6,7 @@ import torch
 
 from ...engine.loss_scaling.loss_scaler import is_one, is_same
 from ...support import tensor_lists
+from ...support.torch_compat import thread_context
 from . import reached_by_backward, refusals
 
 
@@ -19,18 +20,13 @@ class BackwardPasses:
     def __init__(self, forced):
         self._forced = forced
 
-    @staticmethod
-    def is_within():
-        """Return whether this thread is running a backward pass, such as one that recomputes a checkpoint."""
-        return torch._C._current_graph_task_id() != -1
-
     def watched(self, backward):
         """Return the replacement of ``torch.autograd.backward``, which also ``Tensor.backward`` calls."""
 
         @functools.wraps(backward)
         def watched(tensors, *args, **kwargs):
             self._forced.has_passes = True
-            if self.is_within() or not self._forced.rules():
+            if thread_context.is_in_backward() or not self._forced.rules():
                 return backward(tensors, *args, **kwargs)
             listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
             if not all(isinstance(each, torch.Tensor) for each in listed):  # edges of a graph
