@@ -89,10 +89,13 @@ def test_half_takes_float64_too_and_float_leaves_it(setting):
 
 
 @each_setting
-def test_scalar_tensors_count_in_promotion(setting):
+def test_scalar_tensors_count_in_arithmetic_only_where_there_are_no_others(setting):
     low, high = PAIRS[setting[1]]
     with opened(setting):
-        assert (torch.ones(3).to(low) + torch.ones((), dtype=high)).dtype is high
+        assert (torch.ones(3).to(low) + torch.ones((), dtype=high)).dtype is low
+        assert (torch.ones(3) * torch.ones((), dtype=torch.float64)).dtype is torch.float32
+        assert (torch.ones((), dtype=low) + torch.ones((), dtype=high)).dtype is high
+        assert (torch.ones(3).to(low) + torch.ones(1, dtype=high)).dtype is high
 
 
 @each_setting

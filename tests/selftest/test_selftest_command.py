@@ -55,7 +55,7 @@ def test_a_function_in_a_wrong_dtype_is_named(monkeypatch):
     monkeypatch.setitem(wrappers._WRAPPERS, expansion.PROMOTE, wrappers._WRAPPERS[expansion.FLOAT])
     for row in rows_of("conformance"):
         assert row.status == FAILED
-        assert row.figures["wrong"]["torch.mul low"] == "result torch.float32 instead of torch.float16"
+        assert row.figures["wrong"]["torch.addcmul low"] == "result torch.float32 instead of torch.float16"
 
 
 @needs_half
@@ -133,7 +133,10 @@ def test_a_failed_row_says_what_to_do_and_the_exit_code_is_1(monkeypatch, capsys
     "arguments, message",
     [
         (["--device", "abacus"], "--device abacus: not available to this torch, only cpu"),
-        (["--device", "cpu", "--json", "/no/such/folder/f.json"], "cannot write /no/such/folder/f.json: "),
+        (
+            ["--device", "cpu", "--json", "/no/such/folder/f.json"],
+            "argument --json: cannot write '/no/such/folder/f.json': ",
+        ),
         (["more"], "unrecognized arguments: more"),
     ],
 )

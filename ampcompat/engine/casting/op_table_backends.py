@@ -102,6 +102,7 @@ class OpTableBackend(CastBackend):
         originals = [
             patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
             for owner, row in patch_targets.place(self.rows)
+            if wrappers.around or not _is_promoted_by_torch(row)
         ]
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
@@ -123,7 +124,9 @@ class OpTableBackend(CastBackend):
         followed = row._replace(rule=op_rules.FLOAT) if is_allowed else row
 
         def make(function):
-            wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
+            wrapper = function
+            if not _is_promoted_by_torch(row):
+                wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper
@@ -221,6 +224,12 @@ class OpTableBackend(CastBackend):
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)
+
+
+def _is_promoted_by_torch(row):
+    """Return whether torch itself does what a row says."""
+    is_promoted = row.rule in (op_rules.PROMOTE, op_rules.FOLLOW_SELF) and row.source is not None
+    return is_promoted and op_rules.out_of_place(row.name) in op_rules.PROMOTED_BY_TORCH and features.promotes()
 
 
 class PatchedBackend(OpTableBackend):

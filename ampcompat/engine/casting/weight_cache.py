@@ -24,9 +24,9 @@ _grad_is_enabled = torch.is_grad_enabled
 
 
 def is_weight(tensor):
-    """Return whether copies of a tensor are kept: it is a plain parameter of a product, no bias."""
+    """Return whether copies of a tensor are kept: it is a plain parameter."""
     kind = type(tensor)
-    return (kind is Parameter or (is_fake_type(kind) and isinstance(tensor, Parameter))) and tensor.dim() > 1
+    return kind is Parameter or (is_fake_type(kind) and isinstance(tensor, Parameter))
 
 
 def _belongs_to_its_user(weight):

@@ -21,6 +21,7 @@ from .function_dtypes import (
     NO_NESTED_CASTS_OWNERS,
     PASSTHROUGH,
     PROMOTE,
+    PROMOTED_BY_TORCH,
     SEQUENCE,
     TENSOR,
     TORCH,
@@ -54,6 +55,11 @@ class OpRow(NamedTuple):
 
 def _in_place_rule(rule):
     return {FLOAT: FLOAT_IN_PLACE, HALF: FOLLOW_SELF, PROMOTE: FOLLOW_SELF}.get(rule)
+
+
+def out_of_place(name):
+    """Return the name of the function of which a name is the in-place form, or the name itself."""
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
 
 
 def expand(row):

@@ -125,6 +125,13 @@ WRITTEN = (
     (TORCH, PASSTHROUGH, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
 )
 
+#: Promoted functions whose arguments torch promotes by itself, in these operators and in their in-place forms too: its
+#: rule is the row's, except that a tensor of shape () counts only if there are no others.
+PROMOTED_BY_TORCH = frozenset(
+    "add sub rsub subtract mul multiply div divide true_divide eq ne not_equal gt greater ge greater_equal lt less le "
+    "less_equal".split()
+) | (frozenset(_OPERATORS.split()) | {"__rmod__"})
+
 #: Products that take sparse matrices, beside those of ``torch.sparse``.
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
 

@@ -152,6 +152,12 @@ def version_of(tensor):
 
 
 @functools.lru_cache(maxsize=None)
+def promotes():
+    """Return whether torch promotes the arguments of arithmetic and comparisons (1.5 and later), in place too."""
+    return is_version_within(oldest="1.5")
+
+
+@functools.lru_cache(maxsize=None)
 def has_foreach():
     """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""
     return hasattr(torch, "_foreach_mul_") and hasattr(torch, "_foreach_add_")
