@@ -12,6 +12,7 @@ import torch
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ..op_table import expansion as op_rules
+from ..op_table.function_dtypes import PROMOTED_BY_TORCH
 from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
@@ -229,7 +230,7 @@ class OpTableBackend(CastBackend):
 def _is_promoted_by_torch(row):
     """Return whether torch itself does what a row says."""
     is_promoted = row.rule in (op_rules.PROMOTE, op_rules.FOLLOW_SELF) and row.source is not None
-    return is_promoted and op_rules.out_of_place(row.name) in op_rules.PROMOTED_BY_TORCH and features.promotes()
+    return is_promoted and op_rules.out_of_place(row.name) in PROMOTED_BY_TORCH and features.promotes()
 
 
 class PatchedBackend(OpTableBackend):

@@ -21,7 +21,6 @@ from .function_dtypes import (
     NO_NESTED_CASTS_OWNERS,
     PASSTHROUGH,
     PROMOTE,
-    PROMOTED_BY_TORCH,
     SEQUENCE,
     TENSOR,
     TORCH,
