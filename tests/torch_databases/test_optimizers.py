@@ -1,0 +1,108 @@
+"""Every configuration of torch's own database of optimizers at every level with masters or casts, against float32."""
+
+import functools
+
+import pytest
+import torch
+from known_optimizer_differences import BOUNDS, WIDER_BOUNDS
+from optimizer_runs import AmpTraining, configurations, state_of, train_plainly
+
+import ampcompat
+
+
+@pytest.fixture(scope="module", autouse=True)
+def database_is_imported(compiled_before):
+    """Import the database, and the compiler that steps import, before a test looks at torch."""
+    configurations()
+
+
+@functools.lru_cache(maxsize=None)
+def plain_trainings():
+    """Return the weights of each training without amp, by the configuration's name."""
+    return {each.name: train_plainly(each) for each in configurations()}
+
+
+def distance(weights, others):
+    return torch.cat([(one - other).flatten() for one, other in zip(weights, others)]).norm().item()
+
+
+def relative_distance(weights, plain):
+    """Return how far weights are from those of the training without amp, as a part of what it moved them."""
+    return distance(weights, plain[-1]) / distance(plain[0], plain[-1])
+
+
+def final_weights(configuration, level, **options):
+    """Return the weights after a whole training at a level."""
+    training = AmpTraining(configuration, level, **options)
+    for batch in configuration.batches():
+        training.step(batch)
+    weights = training.weights()
+    ampcompat.reset()
+    return weights
+
+
+def test_every_configuration_trains_at_o0_bit_for_bit_as_without_amp():
+    plain = plain_trainings()
+    different = [
+        each.name
+        for each in configurations()
+        if not all(map(torch.equal, final_weights(each, "O0"), plain[each.name][-1]))
+    ]
+    assert different == []
+    assert len(plain) > 100
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
+def test_every_configuration_trains_as_in_float32(level):
+    options = {"loss_scale": 128.0} if level in ("O1", "O2") else {}
+    plain, far = plain_trainings(), {}
+    for each in configurations():
+        far_as = relative_distance(final_weights(each, level, **options), plain[each.name])
+        if not far_as <= BOUNDS[level]:
+            far.setdefault(each.info.optim_cls.__name__, []).append(far_as)
+    expected = {name: bounds[level] for name, bounds in WIDER_BOUNDS.items() if level in bounds}
+    assert {name: distances for name, distances in far.items() if max(distances) > expected.get(name, 0)} == {}
+    assert set(expected) - set(far) == set(), "listed with a wider bound, but near enough without it"
+
+
+def differs_after_overflows(configuration, level):
+    """Train with an overflow at the first step and at one in the middle; return what the overflows changed, or None."""
+    training, batches = AmpTraining(configuration, level), configuration.batches()
+    for index, batch in enumerate(batches):
+        if index in (0, 3):
+            weights, state = training.weights(), state_of(training.optimizer)
+            training.step(batch, factor=float("inf"))
+            if not same(training.weights(), weights):
+                return f"weights, at step {index}"
+            if any(state) and not same(state_of(training.optimizer), state):
+                return f"state, at step {index}"
+        training.step(batch)
+    trained = training.weights()
+    ampcompat.reset()
+    undisturbed = final_weights(configuration, level, loss_scale=128.0)
+    bound = WIDER_BOUNDS.get(configuration.info.optim_cls.__name__, BOUNDS).get(level, BOUNDS[level])
+    plain = plain_trainings()[configuration.name]
+    moved = distance(plain[0], plain[-1])
+    return None if distance(trained, undisturbed) <= bound * moved else "the steps after the overflows"
+
+
+def same(values, others):
+    """Return whether nested values are equal bit for bit."""
+    if isinstance(values, torch.Tensor):
+        return torch.equal(values, others)
+    if isinstance(values, dict):
+        return list(values) == list(others) and all(same(values[key], others[key]) for key in values)
+    if isinstance(values, (list, tuple)):
+        return len(values) == len(others) and all(map(same, values, others))
+    return values == others
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_step_that_is_skipped_leaves_weights_and_state_of_every_configuration_as_they_were(level):
+    changed = {}
+    for each in configurations():
+        what = differs_after_overflows(each, level)
+        ampcompat.reset()
+        if what:
+            changed[each.name] = what
+    assert changed == {}
