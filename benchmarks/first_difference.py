@@ -158,7 +158,7 @@ def run_once(case, level, role, folder):
     found = []
     recorder = Recorder(2, lambda event: found.append(event))
     options = forced_run.RunOptions(verbosity=0, diagnose=False, memory=False, watch=observed_step.__name__)
-    os.environ[observed_step.VARIABLE] = json.dumps(task)
+    os.environ["AMPCOMPAT_FIRST_DIFFERENCE"] = json.dumps(task)
     seeding.seed_all(0, 0)
     with seeding.restored(), forced_run.recorded_at(level, recorder, options):
         train = lambda: cases.train(case.network, level, case.loss_of, passes=case.passes)  # noqa: E731

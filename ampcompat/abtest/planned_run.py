@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from typing import Dict, List, Optional
 
-from ..cuda_redirect.device_startup import VARIABLE
 from ..errors import AmpError
+from ..support.child_environment import ChildEnvironment
 from .report_data import label_of
 
 #: The placeholder in the script's arguments that each run replaces by its name.
@@ -76,7 +76,7 @@ class PlannedRun:
             "arguments": self.command[2:] if self.command[:1] == ["-m"] else self.command[1:],
             "level": self.opt_level,
             "options": {name: value for name, value in sorted(self.options.items()) if name not in PRINTING},
-            "environment": dict(self.environment, **({VARIABLE: self.device} if self.device else {})),
+            "environment": {**self.environment, **ChildEnvironment(device=self.device).variables()},
             "launcher": self.launcher,
             "seed": self.seed,
             "repeat": self.repeat,

@@ -7,12 +7,8 @@ import importlib
 import os
 import subprocess
 import sys
-from importlib.machinery import PathFinder
 
-from .nvidia_apex import SITE
-
-#: The folder that contains the package ``ampcompat``.
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from ..support.child_environment import SITE, ChildEnvironment
 
 #: The state that ``uninstall`` restores, if ``install`` is active in this process.
 _active = []
@@ -27,7 +23,7 @@ def install():
         return
     before = os.environ.get("PYTHONPATH")
     _active.append((before, _remove_modules()))
-    os.environ.update(environment())
+    os.environ.update(ChildEnvironment(has_alias=True).to_env())
     sys.path.insert(0, SITE)
     importlib.invalidate_caches()
 
@@ -49,15 +45,6 @@ def uninstall():
     importlib.invalidate_caches()
 
 
-def environment():
-    """Return the environment variables with which a child process finds this ``apex`` and ``ampcompat``."""
-    inherited = os.environ.get("PYTHONPATH")
-    path = [entry for entry in inherited.split(os.pathsep) if entry != SITE] if inherited else []
-    if _is_checkout_in_current_folder() and ROOT not in path:
-        path.append(ROOT)
-    return {"PYTHONPATH": os.pathsep.join([SITE] + path)}
-
-
 def interpreter_options():
     """Return the options that this interpreter was started with, as in ``python -u -W error -m ampcompat``."""
     # Private, but it is how multiprocessing starts its workers; sys.orig_argv (3.10) mixes options and arguments.
@@ -70,9 +57,3 @@ def _remove_modules():
     """Remove every loaded module of ``apex`` and its extensions from ``sys.modules`` and return them."""
     names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C", "syncbn")]
     return {name: sys.modules.pop(name) for name in names}
-
-
-def _is_checkout_in_current_folder():
-    """Return whether ``ampcompat`` is a checkout in the current folder, which a script elsewhere would not find."""
-    is_here = os.path.realpath(ROOT) in map(os.path.realpath, (sys.path[0] or os.curdir, os.curdir))
-    return is_here and PathFinder.find_spec("ampcompat", sys.path[1:]) is None

@@ -13,8 +13,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-#: The folder that contains the package ``apex`` and its metadata.
-SITE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site")
+from ..support.child_environment import SITE
 
 VARIABLE = "AMPCOMPAT_OTHER_APEX"
 

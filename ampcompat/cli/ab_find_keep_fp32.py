@@ -6,7 +6,7 @@ from dataclasses import replace
 from ..abtest.judging import keep_fp32_search
 from ..abtest.judging.verdict import ACCEPTED, judge
 from ..abtest.report_data import Report
-from ..abtest.running.subprocess_supervisor import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 
 
 def find(report, level, run_candidate):
@@ -68,12 +68,6 @@ def find_in_processes(report, options, planned, progress):
         candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
         name = f"{level}-candidate-{next(numbers)}"
         child = SubprocessRun(replace(base, options=candidate), name=name, checkpoints=report.checkpoints())
-        label = f"{level} with {len(names)} layers in float32"
-        progress.begin(label)
-        try:
-            child.run_to_end(lambda event: progress.update(label, event))
-        finally:
-            progress.end(label, child.run)
-        return child.run
+        return run_one(child, f"{level} with {len(names)} layers in float32", progress).run
 
     return find(report, level, run_candidate)

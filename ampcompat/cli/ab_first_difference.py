@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from ..abtest.first_difference_data import from_event
 from ..abtest.report_data import NOTHING_TO_RECORD
-from ..abtest.running.subprocess_supervisor import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
-from .run_command import UNCOMPILED
+from ..support.child_environment import ChildEnvironment
 
-#: The module that observes the step in the script's process (see ``RunOptions``), and the variable with its task.
-WATCH, VARIABLE = "ampcompat.tools.first_difference.observed_step", "AMPCOMPAT_FIRST_DIFFERENCE"
+#: The module that observes the step in the script's process (see ``RunOptions``).
+WATCH = "ampcompat.tools.first_difference.observed_step"
 
 #: The step that is compared without ``--steps``, counted from 1: weights have been updated, and optimizers have a
 #: state.
@@ -67,21 +67,13 @@ def _record(options, planned, compared, role, folder, step, progress, report):
     task = {"role": role, "folder": folder, "step": step, "level": compared.opt_level, "limit": LIMIT}
     task["initialize"] = compared.options.get("initialize") or {}
     quiet = {"watch": WATCH, "losses_by_line": True, "diagnose": False, "memory": False, "layers": False}
-    environment = dict(planned.environment, **dict.fromkeys(UNCOMPILED, "1"), **{VARIABLE: json.dumps(task)})
+    told = ChildEnvironment(is_uncompiled=True, first_difference=json.dumps(task)).to_env()
+    environment = dict(planned.environment, **told)
     run = replace(planned, steps=step + 1, options=dict(planned.options, **quiet), environment=environment)
     child = SubprocessRun(run, options.verbose, name="first-difference-" + role)
     found = []
-
-    def on_event(event):
-        progress.update(label, event)
-        found.extend([event["first_difference"]] if event and "first_difference" in event else [])
-
-    label = f"{planned.level}, step {step + 1}"
-    progress.begin(label)
-    try:
-        child.run_to_end(on_event)
-    finally:
-        progress.end(label, child.run)
+    keep = lambda event: found.extend([event["first_difference"]] if "first_difference" in event else [])  # noqa: E731
+    run_one(child, f"{planned.level}, step {step + 1}", progress, keep)
     report.environment.update({name: value for name, value in child.environment.items() if value is not None})
     if found:
         return found[0]

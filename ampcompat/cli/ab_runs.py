@@ -14,7 +14,7 @@ from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
 from ..abtest.running.executors import Recorded, add_recorded, run_all
-from ..abtest.running.subprocess_supervisor import SubprocessRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 from . import machine_shares
 
@@ -189,25 +189,19 @@ class _Runner:
             _end_all(pool, self.children)
 
     def _run_one(self, suffix, planned):
-        options, progress = self._options, self._progress
+        options = self._options
         variables = machine_shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
         label = planned.label + suffix
         name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
         self.children.append((planned, child))
 
-        def on_event(event):
-            if event is not None and "environment" in event:
+        def check(event):
+            if "environment" in event:
                 _check_versions(self._known, planned, child.run.identity, options.resume)
-            progress.update(label, event)
 
-        progress.begin(label)
-        try:
-            child.run_to_end(on_event)
-        except KeyboardInterrupt:
-            pass  # its status says so
-        finally:
-            progress.end(label, child.run)
+        with contextlib.suppress(KeyboardInterrupt):  # its status says so
+            run_one(child, label, self._progress, check)
         return Recorded(child.run, child.environment, child.output)
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 
 from ..abtest.row_names import UNCHANGED, script_name
+from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import CommandParser
 from .run_command import add_training_options, parse_level
@@ -77,14 +78,11 @@ def parse_variant(text):
     add_training_options(parser)
     given, settings = parser.parse_known_args(shlex.split(rest))
     options = {key: getattr(given, key) for key in ("backend", "dtypes", "verbosity") if getattr(given, key)}
-    changes = {"opt_level": given.opt_level, "environment": {}, "options": options}
+    told = ChildEnvironment(diagnose=given.diagnose, store_param_remainders=given.store_param_remainders)
+    changes = {"opt_level": given.opt_level, "environment": told.to_env(), "options": options}
     device_option.check_option(parser, given.device)
     if given.device is not None:
         changes["device"] = given.device
-    if given.store_param_remainders:
-        changes["environment"]["AMPCOMPAT_STORE_PARAM_REMAINDERS"] = "1"
-    if given.diagnose:
-        changes["environment"]["AMPCOMPAT_DIAGNOSE"] = "1"
     for setting in settings:
         _apply(changes, name, *setting.partition("="))
     return name, changes

@@ -1,30 +1,23 @@
 """The option ``--device``: run a script that was written for CUDA on another device.
 
-Nothing is redirected in this process. The option sets environment variables, so that each process started from here
-redirects CUDA when it imports torch.
+Nothing is redirected in this process, but in each process that is started with such a ``ChildEnvironment``, when it
+imports torch.
 """
 
-import os
 import sys
 
-from ..cuda_redirect import device_startup
+#: The choices of ``run --device``.
+DEVICES = ("cpu", "mps", "xpu")
 
 
 def add_option(parser):
     """Add ``--device`` to a command's parser."""
     parser.add_argument(
         "--device",
-        choices=device_startup.DEVICES,
+        choices=DEVICES,
         metavar="DEVICE",
         help="cpu, mps or xpu: run a script written for CUDA on this device",
     )
-
-
-def apply_option(parser, device):
-    """Set the environment so that Pythons started from now on redirect CUDA to ``device``; None changes nothing."""
-    check_option(parser, device)
-    if device is not None:
-        os.environ.update(device_startup.environment(device))
 
 
 def check_option(parser, device):

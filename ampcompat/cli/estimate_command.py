@@ -4,16 +4,10 @@ Each prediction runs in its own process. This process does not import torch.
 """
 
 import argparse
-import functools
-import json
-import os
-import subprocess
 import sys
-import tempfile
 
-from ..abtest.running.subprocess_supervisor import START
-from ..apex.install import environment, interpreter_options
-from ..cuda_redirect import device_startup
+from ..abtest.planned_run import PlannedRun
+from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
 from ..tools.memory import memory_table
 from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
@@ -39,6 +33,8 @@ def estimate(arguments):
     parser = _parser()
     options = parser.parse_args(arguments)
     command = script_command(parser, options)
+    if command[0] == "-":
+        parser.error("the memory of a script from stdin cannot be estimated: pass a file")
     has_place = any(PLACEHOLDER in each for each in command)
     if options.batch_sizes and not has_place:
         parser.error(
@@ -134,28 +130,12 @@ def predicted(command, level, counted_as):
     """Return the result of the child process, a dict.
 
     Raises:
-        ScriptFailed: there is no prediction.
+        ScriptFailed: there is no prediction. The end of the script's output has been printed.
     """
-    with tempfile.TemporaryDirectory(prefix="ampcompat-estimate-") as folder:
-        task = {"command": command, "counted_as": counted_as, "module": MODULE}
-        task["result"] = os.path.join(folder, "result")
-        process = _start(interpreter_options() + [START, json.dumps(task)], level)
-        if not os.path.exists(task["result"]):
-            raise ScriptFailed(f"the script's process ended with exit code {process.returncode}")
-        with open(task["result"], encoding="utf-8") as file:
-            found = json.load(file)
-    if "error" in found:
-        raise ScriptFailed(found["error"])
-    return found
-
-
-def _start(arguments, level):
-    """Run Python to its end, with ampcompat's ``apex`` and with CUDA redirected to the CPU."""
-    env = dict(os.environ, **environment())
-    redirection = device_startup.environment("cpu")
-    env[device_startup.VARIABLE] = redirection[device_startup.VARIABLE]
-    env["PYTHONPATH"] = os.pathsep.join([device_startup.FOLDER, env["PYTHONPATH"]])
-    if level is not None:
-        env["AMPCOMPAT_OPT_LEVEL"] = level
-    run = functools.partial(subprocess.run, [sys.executable] + arguments, stdin=subprocess.DEVNULL)
-    return run(env=env)
+    planned = PlannedRun("estimate", command, opt_level=level, options={"counted_as": counted_as}, device="cpu")
+    child, found = SubprocessRun(planned, module=MODULE), []
+    child.run_to_end(lambda event: found.extend([event["estimate"]] if event and "estimate" in event else []))
+    if not found:
+        print(child.output, file=sys.stderr)
+        raise ScriptFailed(child.run.error)
+    return found[0]

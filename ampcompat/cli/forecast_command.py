@@ -11,12 +11,13 @@ import sys
 from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
 from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import NOTHING_TO_RECORD
-from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, sigterm_as_interrupt
+from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
 from ..errors import AmpError
 from ..support import files
+from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .run_command import UNCOMPILED, script_command
+from .run_command import script_command
 from .run_progress import make_progress
 
 FAILED = 1
@@ -92,20 +93,12 @@ def run_forecast(options, command, progress):
         steps=options.steps,
         options=dict(run_options, initialize={"loss_scale": 1.0}),
         device=options.device,
-        environment=dict.fromkeys(UNCOMPILED, "1"),
+        environment=ChildEnvironment(is_uncompiled=True).to_env(),
     )
     child = SubprocessRun(planned, options.verbose, name="forecast")
     found = []
-
-    def on_event(event):
-        progress.update("float32", event)
-        found.extend([event["forecast"]] if event and "forecast" in event else [])
-
-    progress.begin("float32")
-    try:
-        child.run_to_end(on_event)
-    finally:
-        progress.end("float32", child.run)
+    keep = lambda event: found.extend([event["forecast"]] if "forecast" in event else [])  # noqa: E731
+    run_one(child, "float32", progress, keep)
     if found and isinstance(found[0], dict):
         return found[0]
     told = None if child.run.error in NOTHING_TO_RECORD else child.run.error

@@ -12,23 +12,16 @@ import subprocess
 import sys
 
 from ..apex import nvidia_apex
-from ..apex.install import environment, interpreter_options
+from ..apex.install import interpreter_options
 from ..cuda_redirect import missing_cuda
-from ..engine.session import process_state
-from ..tools.forced_levels import level_startup as forced_levels
+from ..engine.session.process_state import OBSERVED, OVERRIDES
+from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
-#: Variables that make torch.compile run functions uncompiled: calls in compiled code cannot be observed.
-UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
-#: The options that the script's process reads from environment variables (``process_state.command_line``).
-OVERRIDES = (
-    *("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders"),
-    *("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard"),
-)
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 
@@ -39,19 +32,20 @@ def run(arguments):
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
-    overrides = {name: getattr(options, name) for name in OVERRIDES}
+    told = {name: getattr(options, name) for name in OVERRIDES + OBSERVED}
     for name in ("op_stats_file", "stats_file"):  # the script may change the folder
-        overrides[name] = overrides[name] and os.path.abspath(overrides[name])
+        told[name] = told[name] and os.path.abspath(told[name])
     _check_statistics(parser, options)
-    process_state.set_command_line(**{name: value for name, value in overrides.items() if value is not None})
-    os.environ.update(environment())
-    if options.op_stats or options.op_stats_file:
-        os.environ.update(dict.fromkeys(UNCOMPILED, "1"))
-    device_option.apply_option(parser, options.device)
-    if options.opt_level is not None:
-        os.environ.update(forced_levels.environment())
-    if options.device is None:
-        os.environ.update(missing_cuda.environment("run", arguments))
+    device_option.check_option(parser, options.device)
+    child = ChildEnvironment(
+        device=options.device,
+        forces_level=True if options.opt_level is not None else None,
+        command_for_cpu=missing_cuda.command_for_cpu("run", arguments) if options.device is None else None,
+        has_alias=True,
+        is_uncompiled=bool(options.op_stats or options.op_stats_file),
+        **told,
+    )
+    os.environ.update(child.to_env())
     return _exec([sys.executable] + interpreter_options() + command)
 
 

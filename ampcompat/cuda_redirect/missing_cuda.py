@@ -9,8 +9,7 @@ import shlex
 import sys
 import traceback
 
-#: The environment variable with the command that runs the script on the CPU. The alias ``apex`` reads it too.
-VARIABLE = "AMPCOMPAT_COMMAND_FOR_CPU"
+from ..support.child_environment import ChildEnvironment
 
 _ADVICE = "ampcompat: this machine has no CUDA device; try: "
 _MESSAGES = re.compile(
@@ -20,17 +19,13 @@ _MESSAGES = re.compile(
 )
 
 
-def environment(command, arguments):
-    """Return the environment variables from which child processes take the command to recommend.
+def command_for_cpu(command, arguments):
+    """Return the command that runs the script on the CPU.
 
     Args:
         command: "run" or "ab".
         arguments: those of the command, without ``--device``.
     """
-    return {VARIABLE: _on_cpu(command, arguments)}
-
-
-def _on_cpu(command, arguments):
     return " ".join(["ampcompat", command, "--device", "cpu"] + [shlex.quote(each) for each in arguments])
 
 
@@ -39,18 +34,18 @@ def advice_after(traceback_text, command, arguments):
 
     Args:
         traceback_text: the traceback, or None.
-        command, arguments: as for ``environment``.
+        command, arguments: as for ``command_for_cpu``.
     """
     files = re.findall('File "([^"]+)"', traceback_text or "")
     is_of_cuda = bool(files) and os.path.join("torch", "cuda", "") in files[-1]
     if not is_of_cuda and not _MESSAGES.search(traceback_text or ""):
         return None
-    return _ADVICE + _on_cpu(command, arguments)
+    return _ADVICE + command_for_cpu(command, arguments)
 
 
 def advice(error):
     """Return a line that says how to run the script on the CPU; None if missing CUDA is not the cause of ``error``."""
-    torch, command = sys.modules.get("torch"), os.environ.get(VARIABLE)
+    torch, command = sys.modules.get("torch"), ChildEnvironment.from_env().command_for_cpu
     if command is None or not hasattr(torch, "cuda") or not _is_of_cuda(error) or torch.cuda.is_available():
         return None
     return _ADVICE + command

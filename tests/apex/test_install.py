@@ -7,6 +7,7 @@ import types
 import pytest
 
 from ampcompat.apex import install, nvidia_apex
+from ampcompat.support.child_environment import ChildEnvironment
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,9 @@ def test_uninstall_puts_everything_back(monkeypatch, path):
 def test_the_environment_keeps_what_it_inherits(monkeypatch):
     inherited = ["/one", "", "/two"]  # an empty entry is the current folder
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([install.SITE] + inherited))
-    assert install.environment()["PYTHONPATH"].split(os.pathsep)[:4] == [install.SITE] + inherited
+    assert ChildEnvironment(has_alias=True).to_env()["PYTHONPATH"].split(os.pathsep)[:4] == [install.SITE] + inherited
     monkeypatch.setenv("PYTHONPATH", "")
-    assert "" not in install.environment()["PYTHONPATH"].split(os.pathsep)
+    assert "" not in ChildEnvironment(has_alias=True).to_env()["PYTHONPATH"].split(os.pathsep)
 
 
 def test_both_may_be_repeated():

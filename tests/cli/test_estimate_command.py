@@ -1,9 +1,12 @@
 """``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
 
+import types
+
 import pytest
 from helpers import forked, processes
 
 from ampcompat import cli
+from ampcompat.abtest.running import subprocess_supervisor
 from ampcompat.cli import estimate_command
 from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.memory.bytes_by_kind import BytesByKind
@@ -66,11 +69,9 @@ print(ampcompat.memory_report(model, optimizer, lambda: step(*next(batches))).pe
 @pytest.fixture(autouse=True)
 def runs_are_forked(monkeypatch):
     """Fork the processes of the command from the server."""
-
-    def run(arguments, stdin, env):
-        return forked.run(forked.estimated_run, arguments[-1], env=env)
-
-    monkeypatch.setattr(estimate_command.subprocess, "run", run)
+    faked = types.SimpleNamespace(**vars(subprocess_supervisor.subprocess))
+    faked.Popen = forked.popen_run
+    monkeypatch.setattr(subprocess_supervisor, "subprocess", faked)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from helpers.processes import ROOT, RUN, environment, python
 
 from ampcompat.cli import device_option
 from ampcompat.cli.argument_parser import CommandParser
-from ampcompat.cuda_redirect import device_startup
+from ampcompat.support.child_environment import STARTUP, ChildEnvironment
 from ampcompat.support.torch_compat import features
 
 ON_CPU = RUN + ("--device", "cpu")
@@ -133,9 +133,9 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
     if name in features.available_devices():
         pytest.skip("this machine has that device")
     with pytest.raises(SystemExit):
-        device_option.apply_option(CommandParser(prog="ampcompat run"), name)
+        device_option.check_option(CommandParser(prog="ampcompat run"), name)
     message = f"ampcompat run: error: --device {name}: not available to this torch, only cpu"
-    assert capsys.readouterr().err.startswith(message) and device_startup.VARIABLE not in os.environ
+    assert capsys.readouterr().err.startswith(message) and "AMPCOMPAT_DEVICE" not in os.environ
 
 
 def test_compiled_functions_are_redirected(script):
@@ -160,9 +160,9 @@ def test_compiled_functions_are_redirected(script):
 
 
 def test_the_environment_of_a_child_names_the_folder_once(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["a", device_startup.FOLDER, "b"]))
-    found = device_startup.environment("cpu")
-    assert found == {"AMPCOMPAT_DEVICE": "cpu", "PYTHONPATH": os.pathsep.join([device_startup.FOLDER, "a", "b"])}
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["a", STARTUP, "b"]))
+    found = ChildEnvironment(device="cpu").to_env()
+    assert found == {"AMPCOMPAT_DEVICE": "cpu", "PYTHONPATH": os.pathsep.join([STARTUP, "a", "b"])}
 
 
 NO_CUDA = "ampcompat: this machine has no CUDA device; try: ampcompat run --device cpu "
@@ -207,7 +207,9 @@ def test_in_a_process_of_its_own_the_command_is_below_the_traceback_of_the_scrip
     ids=["another error", "with --device"],
 )
 def test_no_other_error_has_that_command_below_it(script, options, source):
-    env = environment(**({device_startup.VARIABLE: "cpu"} if options else {}))  # what `run` sets where it starts Python
+    env = environment(
+        **(ChildEnvironment(device="cpu").variables() if options else {})
+    )  # what `run` sets where it starts Python
     done = forked.run(forked.command, *options, script(source), env=env)
     assert done.returncode == 1 and "Traceback" in done.stderr and NO_CUDA not in done.stderr
 

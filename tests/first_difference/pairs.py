@@ -76,7 +76,7 @@ def compared(make, level, monkeypatch, plant=contextlib.nullcontext, backend=Non
 def once(make, level, role, row, monkeypatch, folder, limit, backend, options):
     """Do one of the two runs, and return what its observer found."""
     task = {"role": role, "folder": folder, "step": 1, "level": row, "initialize": {}, "limit": limit}
-    monkeypatch.setenv(observed_step.VARIABLE, json.dumps(task))
+    monkeypatch.setenv("AMPCOMPAT_FIRST_DIFFERENCE", json.dumps(task))
     events = []
     recorder = Recorder(2, events.append)
     wanted = {"verbosity": 0, "diagnose": False, "memory": False, "backend": backend}

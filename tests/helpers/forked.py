@@ -21,12 +21,12 @@ import types
 import pytest
 import torch
 
-from ampcompat.abtest.running import subprocess_child, subprocess_supervisor
+from ampcompat.abtest.running import script_path_start, subprocess_supervisor
 from ampcompat.cli import main
-from ampcompat.cuda_redirect import device_startup, redirect_device
+from ampcompat.cuda_redirect import redirect_device
 from ampcompat.engine.session import process_state
+from ampcompat.support.child_environment import ChildEnvironment
 from ampcompat.support.torch_compat import process_groups
-from ampcompat.tools.memory_of_script import child as memory_of_script
 from helpers import processes
 
 #: What the server imports, if it is there. ``torch._dynamo`` is what torch's optimizers and wrappers import when they
@@ -115,10 +115,10 @@ def _command_with_runs(*arguments):
 
 def _fork_runs():
     subprocess_supervisor.subprocess = types.SimpleNamespace(**vars(subprocess))
-    subprocess_supervisor.subprocess.Popen = _popen_run
+    subprocess_supervisor.subprocess.Popen = popen_run
 
 
-def _popen_run(args, stdin, env, cwd, stdout, stderr):
+def popen_run(args, stdin, env, cwd, stdout, stderr):
     """Do what ``subprocess.Popen([INTERPRETER, …, TASK])`` does, for the process of a run of ``ab``."""
     if args[0] != sys.executable:
         return POPEN(args, stdin=stdin, env=env, cwd=cwd, stdout=stdout, stderr=stderr)
@@ -183,13 +183,7 @@ def child_run(task, parent, folder):
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed
-    sys.exit(subprocess_child.main([task]))
-
-
-def estimated_run(task):
-    """Do what ``python script_path_start.py TASK`` does for ``ampcompat estimate``."""
-    sys.path[:] = [os.getcwd()] + os.environ["PYTHONPATH"].split(os.pathsep) + sys.path
-    sys.exit(memory_of_script.main([task]))
+    sys.exit(script_path_start.main([task]))
 
 
 def _is_alive(process):
@@ -254,8 +248,9 @@ def _work(files, env, function, arguments):
     atexit.register(process_state._sync_all)
     try:
         with contextlib.ExitStack() as redirected:
-            if device_startup.VARIABLE in env:  # what `sitecustomize` does in a new interpreter
-                redirected.enter_context(redirect_device(env[device_startup.VARIABLE]))
+            device = ChildEnvironment.from_env().device
+            if device is not None:  # what `sitecustomize` does in a new interpreter
+                redirected.enter_context(redirect_device(device))
             try:
                 function(*arguments)
             except Exception:

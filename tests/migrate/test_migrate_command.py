@@ -12,7 +12,7 @@ from helpers.half_kernels import trains_in
 from helpers.processes import ROOT, environment
 
 from ampcompat.cli import main
-from ampcompat.cuda_redirect import device_startup
+from ampcompat.support.child_environment import ChildEnvironment
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
@@ -137,7 +137,7 @@ def test_the_imagenet_example_migrates_trains_alike_and_resumes_an_old_checkpoin
     old, new = os.path.join(ROOT, "examples", "imagenet.py"), tmp_path / "new.py"
     assert main(["migrate", old, "-o", str(new)]) == 0
     assert "import apex" not in new.read_text() and "from apex" not in new.read_text()
-    env = environment(**device_startup.environment("cpu"))  # stands in for CUDA, which both scripts need
+    env = environment(**ChildEnvironment(device="cpu").to_env())  # stands in for CUDA, which both scripts need
     small = "--images 96 --size 12 --width 8 -p 2 -j 0 --lr 0.1 --deterministic --opt-level O1".split()
     path, losses = str(tmp_path / "checkpoint.pt"), []
     for script, more in ((old, ["--epochs", "1", "--checkpoint", path]), (new, ["--epochs", "1"])):

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.cli.run_command import UNCOMPILED
 from ampcompat.engine.casting import emulated_half_arithmetic, wrappers
+from ampcompat.support.child_environment import ChildEnvironment
 from ampcompat.support.torch_compat import features, thread_context
 from ampcompat.tools.forced_levels import forced_level
 from ampcompat.tools.step_statistics.function_names import WrittenNames, readable
@@ -179,10 +179,11 @@ for step in range(2):
 def test_run_prints_the_table_when_the_script_ends(tmp_path, monkeypatch, capsys):
     path = tmp_path / "script.py"
     path.write_text(SCRIPT)
-    for name in UNCOMPILED:
+    uncompiled = ChildEnvironment(is_uncompiled=True).variables()
+    for name in uncompiled:
         monkeypatch.setenv(name, "0")  # which the end of the test undoes
     run_in_process(monkeypatch, "--op-stats", path)
-    assert [os.environ[name] for name in UNCOMPILED] == ["1"] * len(UNCOMPILED)
+    assert {name: os.environ[name] for name in uncompiled} == dict.fromkeys(uncompiled, "1")
     ampcompat.reset()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ampcompat: calls of torch's functions in 2 optimizer steps at O1, cast backend ")

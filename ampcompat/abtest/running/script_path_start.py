@@ -17,7 +17,7 @@ def main(arguments):
     task = json.loads(arguments[0])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = _first_entry(task["command"])
-    return importlib.import_module(task.get("module", "ampcompat.abtest.running.subprocess_child")).main(arguments)
+    return importlib.import_module(task["module"] or "ampcompat.abtest.running.subprocess_child").main(arguments)
 
 
 def _first_entry(command):

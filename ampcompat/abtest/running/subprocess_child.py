@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 
-from ...apex.install import SITE
+from ...support.child_environment import SITE
 from ...support.patching import PatchStack
 from ...tools.forced_levels.forced_level import forced
 from ..recording import forced_run

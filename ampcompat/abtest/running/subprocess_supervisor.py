@@ -10,8 +10,8 @@ import tempfile
 import time
 from dataclasses import asdict
 
-from ...apex.install import ROOT, SITE, environment, interpreter_options
-from ...cuda_redirect import device_startup
+from ...apex.install import interpreter_options
+from ...support.child_environment import ROOT, ChildEnvironment
 from ..planned_run import PLACEHOLDER
 from ..recording.event_log import EventReader, apply_event
 from ..report_data import Run
@@ -62,13 +62,14 @@ class SubprocessRun:
         variables: environment variables that are not part of the run, such as the number of a GPU.
         name: what replaces ``{run}`` in the script's arguments; the name of the planned run, if it is None.
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
+        module: the module whose ``main`` does the run in the child process; None: ``subprocess_child``.
     """
 
-    def __init__(self, planned, shows_output=False, variables=None, name=None, checkpoints=()):
+    def __init__(self, planned, shows_output=False, variables=None, name=None, checkpoints=(), module=None):
         self.planned = planned
         self.name = name or planned.name
         self._checkpoints = dict(checkpoints)
-        self._given = variables or {}
+        self._given, self._module = variables or {}, module
         self.run = Run(identity=planned.identity())
         self.environment = {}
         self.output = ""
@@ -112,7 +113,7 @@ class SubprocessRun:
     def _open(self, folder, output):
         planned = self.planned
         task = dict(asdict(planned), event_log=os.path.join(folder, "events"))
-        task["checkpoints"] = self._checkpoints
+        task.update(checkpoints=self._checkpoints, module=self._module)
         task["command"] = planned.command[:1] + [each.replace(PLACEHOLDER, self.name) for each in planned.command[1:]]
         task["parent"] = None if planned.launcher else os.getpid()
         start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
@@ -126,16 +127,13 @@ class SubprocessRun:
 
         Another interpreter gets this ampcompat through a link, without other packages installed next to it.
         """
-        env = dict(os.environ, **environment())
-        path = [entry for entry in env["PYTHONPATH"].split(os.pathsep) if self.planned.has_alias or entry != SITE]
+        told = ChildEnvironment(has_alias=self.planned.has_alias, device=self.planned.device).to_env()
         if self.planned.python is not None:
             os.symlink(os.path.join(ROOT, "ampcompat"), os.path.join(folder, "ampcompat"))
-            path = [folder] + [entry for entry in path if entry != ROOT]
-        if self.planned.device is not None:
-            path.insert(0, device_startup.FOLDER)
-            env[device_startup.VARIABLE] = self.planned.device
-        env.update(PYTHONPATH=os.pathsep.join(path), PYTHONHASHSEED=str(self.planned.seed % 2**32))
-        return dict(env, **dict(self._given, **self.planned.environment))
+            path = [entry for entry in told["PYTHONPATH"].split(os.pathsep) if entry != ROOT]
+            told["PYTHONPATH"] = os.pathsep.join([folder] + path)
+        told["PYTHONHASHSEED"] = str(self.planned.seed % 2**32)
+        return {**os.environ, **told, **self._given, **self.planned.environment}
 
     def _follow(self, process, reader, on_event):
         begin = time.monotonic()
@@ -174,6 +172,26 @@ class SubprocessRun:
             apply_event(self.run, event)
             on_event(event)
         on_event(None)
+
+
+def run_one(child, label, progress, on_event=None):
+    """Do a ``SubprocessRun`` to its end, show its progress under a label, and return it.
+
+    Args:
+        on_event: called with every event; it may raise to end the run.
+    """
+
+    def show(event):
+        if event is not None and on_event is not None:
+            on_event(event)
+        progress.update(label, event)
+
+    progress.begin(label)
+    try:
+        child.run_to_end(show)
+    finally:
+        progress.end(label, child.run)
+    return child
 
 
 def _end(process, was_interrupted=False):

@@ -1,9 +1,7 @@
 """Executed by Python at startup under ``python -m ampcompat run`` with ``--device`` or ``--opt-level``.
 
-See ``ampcompat/cuda_redirect/device_startup.py`` and ``ampcompat/tools/forced_levels/level_startup.py``.
-
-It executes the ``sitecustomize`` that this file shadows, which is in ``sys.modules`` afterwards. A process that never
-imports torch only imports two small files.
+See ``STARTUP`` in ``ampcompat/support/child_environment.py``. It executes the ``sitecustomize`` that this file shadows,
+which is in ``sys.modules`` afterwards. A process that never imports torch only imports two small files.
 """
 
 import importlib.util
@@ -17,11 +15,24 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 def _install():
     if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on the path
         sys.path.append(os.path.abspath(os.path.join(_HERE, os.pardir, os.pardir, os.pardir)))
-    from ampcompat.cuda_redirect import device_startup as redirection
-    from ampcompat.tools.forced_levels import level_startup as levels
+    from ampcompat.cuda_redirect.after_import import ImportHook
 
-    redirection.install_import_hook()
-    levels.install_import_hook()
+    ImportHook(["torch"], _begin).start()
+
+
+def _begin(name):
+    """Redirect CUDA and force the level, as the environment variables say, now that torch has been imported."""
+    from ampcompat.support.child_environment import ChildEnvironment
+
+    told = ChildEnvironment.from_env()
+    if told.device is not None:
+        from ampcompat.cuda_redirect.redirection import Redirection
+
+        Redirection(told.device).begin()
+    if told.forces_level and told.opt_level is not None:
+        from ampcompat.tools.forced_levels.forced_level import ForcedLevel
+
+        ForcedLevel(told.opt_level, tells_if_unused=True).begin()
 
 
 def _run_shadowed():

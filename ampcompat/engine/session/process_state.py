@@ -7,6 +7,7 @@ import atexit
 import os
 
 from ...errors import AmpError
+from ...support.child_environment import ChildEnvironment
 from ...support.patching import run_all
 
 #: Open sessions, newest last. ``amp`` uses the newest.
@@ -30,23 +31,10 @@ registrations = []
 allow_incoming_model_not_fp32 = False
 hard_override = False
 
-_VARIABLES = {
-    "opt_level": "AMPCOMPAT_OPT_LEVEL",
-    "backend": "AMPCOMPAT_BACKEND",
-    "verbosity": "AMPCOMPAT_VERBOSITY",
-    "dtypes": "AMPCOMPAT_DTYPES",  # "float32,float64": low and high, for a torch without half
-    "diagnose": "AMPCOMPAT_DIAGNOSE",  # 1
-    "store_param_remainders": "AMPCOMPAT_STORE_PARAM_REMAINDERS",  # 1
-}
-
-#: What ``run`` observes of a script, beside ``diagnose``.
-_OBSERVED = {
-    "op_stats": "AMPCOMPAT_OP_STATS",  # 1
-    "op_stats_file": "AMPCOMPAT_OP_STATS_FILE",
-    "stats_every": "AMPCOMPAT_STATS_EVERY",
-    "stats_file": "AMPCOMPAT_STATS_FILE",
-    "tensorboard": "AMPCOMPAT_STATS_TENSORBOARD",
-}
+#: Fields of ``ChildEnvironment``: arguments of ``amp.initialize``, and what ``run`` observes of a script beside
+#: ``diagnose``.
+OVERRIDES = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders")
+OBSERVED = ("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard")
 
 
 def __getattr__(name):
@@ -122,25 +110,22 @@ def _sync_at_exit(scaler):
 
 def command_line():
     """Return the overrides of ``python -m ampcompat run`` as a dict; empty without it."""
-    found = {name: os.environ[variable] for name, variable in _VARIABLES.items() if variable in os.environ}
-    if "verbosity" in found:
-        found["verbosity"] = int(found["verbosity"])
-    for name in ("diagnose", "store_param_remainders"):
-        if name in found:
-            found[name] = found[name] not in ("", "0")
-    return found
+    return _told(OVERRIDES)
 
 
 def observed():
-    """Return which statistics ``python -m ampcompat run`` was asked for, as a dict of texts; empty without any."""
-    return {name: os.environ[variable] for name, variable in _OBSERVED.items() if os.environ.get(variable)}
+    """Return which statistics ``python -m ampcompat run`` was asked for, as a dict; empty without any."""
+    return _told(OBSERVED)
+
+
+def _told(names):
+    told = vars(ChildEnvironment.from_env())
+    return {name: told[name] for name in names if told[name] is not None}
 
 
 def set_command_line(**overrides):
     """Override arguments of ``amp.initialize`` in this process and its children; None removes an override."""
-    for name, value in overrides.items():
-        variable = _VARIABLES.get(name) or _OBSERVED[name]
-        if value is None:
-            os.environ.pop(variable, None)
-        else:
-            os.environ[variable] = str(value)
+    removed = ChildEnvironment(**{name: "1" for name, value in overrides.items() if value is None}).to_env()
+    for variable in removed:
+        os.environ.pop(variable, None)
+    os.environ.update(ChildEnvironment(**overrides).to_env())

@@ -13,6 +13,7 @@ import torch
 from ... import opt_levels
 from ...errors import AmpError
 from ...support import random_state
+from ...support.child_environment import ChildEnvironment
 from ...support.module_stack import ModuleStack
 from ...support.observer import Observer
 from ...support.patching import PatchStack
@@ -23,9 +24,6 @@ from . import compare_steps
 from .op_recorder import FunctionNames, OpRecorder, StepMode
 from .step_record import StepRecord
 from .tensor_store import TensorStore, load, save
-
-#: The environment variable with the task of the process as JSON; see ``Task``.
-VARIABLE = "AMPCOMPAT_FIRST_DIFFERENCE"
 
 #: The files in the folder of the task.
 START, RECORD = "start.pt", "record.pickle"
@@ -256,7 +254,7 @@ class GradientMaximum(StepMode):
 
 def make(recorder, steps):
     """Return the observer of a run, a context manager; its task is in the environment."""
-    return ObservedStep(json.loads(os.environ[VARIABLE]))
+    return ObservedStep(json.loads(ChildEnvironment.from_env().first_difference))
 
 
 def _write(tensors, values):

@@ -1,6 +1,7 @@
 """Opt levels for scripts that do not use Apex: ``python -m ampcompat run --opt-level LEVEL train.py``.
 
-``level_startup`` starts when the script has imported torch. If the script calls ``amp.initialize``, all of it ends.
+A forced level begins when the script has imported torch (``cuda_redirect/site/sitecustomize.py``). If the script calls
+``amp.initialize``, all of it ends.
 
     forced_level              prepares models by ``amp.initialize`` when they are first called in training
     trained_modules           which modules hold an optimizer's params; wrapped models
