@@ -134,6 +134,21 @@ def unpacked(entries):
     return found + entries[start:]
 
 
+def length(tree):
+    """Return for how many numbers the packed lists in a JSON value stand at most, without making them."""
+    found, waiting = 0, [tree]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list):
+            lists = [each for each in value if type(each) in (list, dict)]
+            pairs = [each for each in lists if type(each) is list and len(each) == 2 and type(each[1]) is int]
+            found += sum(times for _, times in pairs if 0 < times <= MAX_LENGTH)  # `unpacked` refuses others
+            waiting += lists
+    return found
+
+
 def differences(steps):
     """Return the difference of each step from the previous one, the first from -1: ones if no step is left out."""
     return list(map(operator.sub, steps, itertools.chain([-1], steps)))

@@ -7,13 +7,12 @@ The descriptions of the fields are used to check what is read, and for the table
 import functools
 import gzip
 import json
-import zlib
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
-from ..errors import AmpValueError
+from ..errors import AmpError, AmpValueError
 from ..support import files
-from . import first_difference_data, schema
+from . import first_difference_data, packed_numbers, schema
 from .first_difference_data import OpDifference, StepComparison
 from .outcomes import Equivalence, Speed
 from .packed_numbers import Numbers, Rows
@@ -228,8 +227,12 @@ class Report:
         return json.dumps(tree, separators=(",", ":"), allow_nan=False)
 
     @classmethod
-    def from_json(cls, text):
+    def from_json(cls, text, largest=files.LARGEST):
         """Return the ``Report`` that ``to_json`` wrote.
+
+        Args:
+            largest: bytes of the largest file. Packed lists may stand for a sixteenth of as many numbers, and there may
+                be one run for 256 KiB: that many take 10 s.
 
         Raises:
             AmpValueError: the text is not JSON, not a report, or a report that is damaged or has another schema.
@@ -243,11 +246,14 @@ class Report:
         if tree["schema"] != SCHEMA:
             message = "This report has schema {!r}, but this ampcompat reads schema {}: use the version that wrote it."
             raise AmpValueError(message.format(tree["schema"], SCHEMA))
+        runs = sum(1 + len(_repeats(run)) for run in tree["runs"].values())
+        if packed_numbers.length(tree) > largest >> 4 or runs > largest >> 18:
+            raise AmpValueError(f"This report has too many runs or steps for --max-size {largest >> 20}.")
         for run in tree["runs"].values():
             _upgrade(run)
         try:
             return _REPORT.read(tree, "")
-        except (ValueError, RecursionError) as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             message = "This report is damaged: {}; write it again with `ampcompat ab`."
             raise AmpValueError(message.format(error)) from None
 
@@ -257,26 +263,34 @@ class Report:
         files.write(path, gzip.compress(text.encode("utf-8"), 6) if str(path).endswith(".gz") else text)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path, largest=files.LARGEST):
         """Return the ``Report`` that ``save`` wrote.
+
+        Args:
+            largest: bytes of the largest file that is read, decompressed.
 
         Raises:
             AmpValueError: as for ``from_json``; or the file cannot be read.
         """
         try:
-            with gzip.open(path) if str(path).endswith(".gz") else open(path, "rb") as file:
-                text = file.read().decode("utf-8")
+            text = files.read(path, largest).decode("utf-8")
         except UnicodeDecodeError:
             raise AmpValueError(f"cannot read {path}: it is not UTF-8 text.") from None
-        except (OSError, EOFError, zlib.error) as error:
-            raise AmpValueError("cannot read {}: {}.".format(path, getattr(error, "strerror", None) or error)) from None
+        except AmpError as error:
+            raise AmpValueError(str(error)) from None
         try:
-            return cls.from_json(text)
+            return cls.from_json(text, largest)
         except AmpValueError as error:
             raise AmpValueError(f"{path}: {error}") from None
 
 
 _REPORT = schema.record(Report)
+
+
+def _repeats(tree):
+    """Return the repeats of a run as JSON; [] if it is damaged."""
+    repeats = tree.get("repeats") if isinstance(tree, dict) else None
+    return repeats if isinstance(repeats, list) else []
 
 
 def _upgrade(tree):

@@ -71,7 +71,18 @@ def _number(value):
     return _NONFINITE.get(value, value) if isinstance(value, str) else float(value)
 
 
-ANY = _scalar("any value, in Unicode", _is_unicode)
+def _is_any(value):
+    """Return whether a value is Unicode, without whole numbers that a float does not hold."""
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is int and abs(each) >= 2**63:
+            return False
+        waiting += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+    return _is_unicode(value)
+
+
+ANY = _scalar("any value, in Unicode, with whole numbers of up to 64 bits", _is_any)
 TEXT = _scalar("text", _is_text)
 COUNT = _scalar("a whole number from 0 up", _is_count)
 BYTES = _scalar("a number of bytes", lambda value: type(value) is int and abs(value) < 2**63)

@@ -15,6 +15,7 @@ from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..cuda_redirect import missing_cuda
 from ..errors import AmpError
 from ..support import files
+from ..support.terminal import show
 from ..tools.check.rule_searches.conditional_initialize import conditional_calls_in
 from .ab_find_keep_fp32 import find_in_processes
 
@@ -34,7 +35,7 @@ def print_report(options, report, outputs):
     for text, levels in failed.items():
         print("--- the end of the script's output at {} ---\n{}\n".format(", ".join(levels), text))
     width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
-    print(to_text(report, width, options.details))
+    show(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
         print("\n" + _nothing_to_record(options, width))
     shared = _shared_files(report, outputs)

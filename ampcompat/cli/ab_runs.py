@@ -69,7 +69,7 @@ def begin_or_resume(options, command, planned):
     environment.update({"cuda_redirected_to": options.device} if options.device else {})
     if not options.resume or not os.path.exists(options.resume):
         return Report(environment=environment, baseline=options.baseline), planned
-    report = Report.load(options.resume)
+    report = Report.load(options.resume, 1 << 40)  # its own
     if options.baseline not in report.runs and UNCHANGED in report.runs:  # its name in files of version 0.2
         named = {UNCHANGED: options.baseline}
         report.runs = {named.get(row, row): run for row, run in report.runs.items()}

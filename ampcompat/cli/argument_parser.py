@@ -6,6 +6,7 @@ import os
 
 from ..errors import AmpError
 from ..support import files
+from ..support.terminal import printable
 
 #: The exit code of a wrong command line, as in argparse.
 USAGE_ERROR = 2
@@ -44,6 +45,11 @@ class CommandParser(argparse.ArgumentParser):
         action = self.add_argument(*names, type=checked, **options)
         self._outputs.append(action.dest)
 
+    def add_max_size(self, default=files.LARGEST >> 20):
+        """Add the option for the size of the largest file that is read, in MiB."""
+        text = "the largest file that is read, decompressed; default: %(default)s"
+        self.add_argument("--max-size", type=whole_number(1, 1 << 20), default=default, metavar="MIB", help=text)
+
     def check_outputs(self, options, inputs):
         """Exit with one line if a file to write is one of ``inputs``, or is given twice."""
         read, written = {os.path.realpath(path) for path in inputs}, {}
@@ -68,7 +74,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message):
         """Print the message on one line and exit with 2."""
-        self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, " ".join(message.split())))
+        self.exit(USAGE_ERROR, "{}: error: {}\n".format(self.prog, printable(" ".join(message.split()))))
 
     def check_exclusions(self, options, exclusions):
         """Exit with one line if mutually exclusive options were given.

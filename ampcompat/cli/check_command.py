@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+from ..support.terminal import show
 from ..tools.check import check as check_paths
 from ..tools.check.check_text import to_text
 from ..tools.check.code_files import kind
@@ -36,7 +37,7 @@ def check(arguments):
     report = check_paths(options.paths, _progress(sys.stderr))
     outputs = [(options.json, report.as_dict()), (options.sarif, to_sarif(report))]
     if "-" not in (options.json, options.sarif):
-        sys.stdout.write(to_text(report, with_uses=not options.brief))
+        show(to_text(report, with_uses=not options.brief)[:-1])
     for name, content in [each for each in outputs if each[0] is not None]:
         text = json.dumps(content, indent=1) + "\n"
         if name == "-":

@@ -1,6 +1,7 @@
 """``checkpoint``: describe the contents of a checkpoint file, and convert it."""
 
 from ..errors import AmpError
+from ..support.terminal import show
 from ..tools.checkpoint_files import LAYOUTS, Contents, convert, read, write
 from .argument_parser import CommandParser
 
@@ -21,12 +22,14 @@ def checkpoint(arguments):
     parser.check_outputs(options, [options.file])
     try:
         content = read(options.file)
-        print("\n".join(Contents(content).lines()))
+        show("\n".join(Contents(content).lines()))
         if options.to:
             result = convert(content, options.to)
             write(result, options.output)
-            print(f"\nwrote {options.output}:")
-            print("\n".join(Contents(result).lines()))
+            show(f"\nwrote {options.output}:")
+            show("\n".join(Contents(result).lines()))
     except AmpError as error:
         parser.error(str(error))
+    except Exception as error:  # of entries with the names of amp's, torch's or Apex's, but with other content
+        parser.error(f"{options.file} has entries of an unknown structure: {type(error).__name__}: {error}.")
     return 0

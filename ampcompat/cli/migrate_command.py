@@ -9,6 +9,8 @@ import shlex
 import sys
 
 from ..errors import AmpError
+from ..support import files
+from ..support.terminal import printable, show
 from .argument_parser import CommandParser
 from .run_command import parse_level
 
@@ -35,6 +37,7 @@ def migrate(arguments):
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
     parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
     parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
+    parser.add_max_size(1)
     options = parser.parse_args(arguments)
     if options.write and options.output:
         parser.error("--write changes the script itself, -o writes another file; choose one")
@@ -49,7 +52,7 @@ def migrate(arguments):
             raise
         parser.error(NOT_INSTALLED)
     try:
-        source = _read(options.script)
+        source = _read(options.script, options.max_size << 20)
         if options.to_level is None:
             result = to_torch(source, options.script)
         else:
@@ -58,7 +61,8 @@ def migrate(arguments):
             return _unchanged(options.script, result)
         target = options.script if options.write else options.output
         if target is None:
-            sys.stdout.write(_diff(source, result.source, options.script, options.to_level or "torch.amp"))
+            diff = _diff(source, result.source, options.script, options.to_level or "torch.amp")
+            sys.stdout.write(printable(diff) if sys.stdout.isatty() else diff)  # a program needs it as it is
         else:
             parser.write_file(target, result.source)
     except AmpError as error:
@@ -66,28 +70,26 @@ def migrate(arguments):
     sys.stdout.flush()
     _report(options.script, result)
     if target is not None:
-        print(f"wrote {target}{_comparison(options, result)}")
+        show(f"wrote {target}{_comparison(options, result)}")
     return 1 if result.left else 0
 
 
 def _unchanged(path, result):
     """Say that a script was not rewritten; return the exit code."""
     if not result.left:
-        print(f"nothing to migrate: {path} does not use Apex")
+        show(f"nothing to migrate: {path} does not use Apex")
         return 0
     _report(path, result)
-    print(
-        f"nothing to rewrite automatically: {path} only has what an earlier run left; edit it and remove the comments"
-    )
+    show(f"nothing to rewrite automatically: {path} only has what an earlier run left; edit it and remove the comments")
     return 1
 
 
 def _report(path, result):
     """Print notes and what is left to stderr, so that a diff on stdout can be piped."""
     for line, note in result.notes:
-        print("{}: note: {}".format(f"{path}:{line}" if line else path, note), file=sys.stderr)
+        show("{}: note: {}".format(f"{path}:{line}" if line else path, note), file=sys.stderr)
     for line, reason in result.left:
-        print("{}: left: {}".format(f"{path}:{line}" if line else path, reason), file=sys.stderr)
+        show("{}: left: {}".format(f"{path}:{line}" if line else path, reason), file=sys.stderr)
 
 
 def _comparison(options, result):
@@ -98,12 +100,9 @@ def _comparison(options, result):
     return "; compare: ampcompat ab --against {} {}".format(*paths)
 
 
-def _read(path):
+def _read(path, largest):
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return file.read()
-    except OSError as error:
-        raise AmpError(f"cannot read {path}: {error.strerror}.") from None
+        return files.read(path, largest).decode("utf-8")
     except UnicodeDecodeError:
         raise AmpError(f"cannot read {path}: it is not UTF-8 text.") from None
 

@@ -18,6 +18,7 @@ from ..abtest.report_data import Report
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
 from ..support import files
+from ..support.terminal import show
 from . import fail_on_options, target_option
 from .argument_parser import CommandParser
 
@@ -28,6 +29,7 @@ def report(arguments):
     parser.add_argument("files", nargs="+", metavar="REPORT", help="JSON files, or folders of `ab --plan`")
     parser.add_argument("--merge", action="store_true", help="merge reports of one series")
     parser.add_argument("--details", action="store_true", help="print everything that is known about each level")
+    parser.add_max_size()
     parser.add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_output("--png", metavar="FILE", help="write an image (needs the extra `report`)")
     parser.add_output("--markdown", metavar="FILE", help="write the tables for a pull request")
@@ -37,7 +39,7 @@ def report(arguments):
     options = parser.parse_args(arguments)
     parser.check_outputs(options, _inputs(options.files))
     try:
-        reports, missing = _read(options.files, options.merge)  # all of them before anything is printed or written
+        reports, missing = _read(options)  # all of them before anything is printed or written
         fail_on_options.check(parser, options, [each for _, each in reports])
         for _, each in reports:
             gate = {"target": options.target, "tolerance": options.tolerance}
@@ -47,7 +49,7 @@ def report(arguments):
         _print_differences(reports)
         _print(reports, summaries, options.details)
         if missing:
-            print("\nMissing: {}.".format(", ".join(missing)))
+            show("\nMissing: {}.".format(", ".join(missing)))
         _write_files(options, reports, summaries)
     except AmpError as error:
         parser.error(str(error))
@@ -74,10 +76,10 @@ def _inputs(paths):
     return [path for each in found for path in each]
 
 
-def _read(paths, merges):
+def _read(options):
     """Return ``[(path, report), …]``, and the names of runs that are missing in plans or merged reports."""
-    reports, missing = [], []
-    for path in paths:
+    reports, missing, largest = [], [], options.max_size << 20
+    for path in options.files:
         if os.path.isdir(path):
             report, lacking = cluster_plan.collect(path)
             if not report.runs:
@@ -85,11 +87,11 @@ def _read(paths, merges):
                 raise AmpError(f"none of {len(lacking)} runs is there yet: run {commands}")
             missing += lacking
         else:
-            report = Report.load(path)
+            report = Report.load(path, largest)
         reports.append((path, report))
-    if merges:
+    if options.merge:
         whole, missing = cluster_plan.merge(reports)
-        reports = [(paths[0], whole)]
+        reports = [(options.files[0], whole)]
     return reports, missing
 
 
@@ -100,19 +102,19 @@ def _print_differences(reports):
         return
     width = min(100, shutil.get_terminal_size((100, 24)).columns)
     names = [name for name, _ in _named(reports)]
-    print("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
+    show("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
     for name, values in rows:
         told = "; ".join("{}: {}".format(*each) for each in zip(names, values))
-        print(textwrap.fill(f"{name}: {told}", width, initial_indent="  ", subsequent_indent="      "))
-    print()
+        show(textwrap.fill(f"{name}: {told}", width, initial_indent="  ", subsequent_indent="      "))
+    show()
 
 
 def _print(reports, summaries, details):
     width = shutil.get_terminal_size((100, 24)).columns
     for index, ((path, one), summary) in enumerate(zip(reports, summaries)):
         if len(reports) > 1:
-            print("{}== {} ==\n".format("\n" if index else "", path))
-        print(to_text(one, min(width, 100), details, summary))
+            show("{}== {} ==\n".format("\n" if index else "", path))
+        show(to_text(one, min(width, 100), details, summary))
 
 
 def _named(reports):
@@ -124,4 +126,4 @@ def _named(reports):
 
 def _write(path, save):
     save(path)
-    print(f"wrote {path}")
+    show(f"wrote {path}")

@@ -1,12 +1,58 @@
 """Reads and writes files: one function each, for every command and tool."""
 
 import contextlib
+import gzip
 import os
+import stat
+import zlib
 
 from ..errors import AmpError
 
+#: Bytes of the largest file that is read, decompressed, unless the user allows more: that takes at most 1 GiB and 10 s.
+LARGEST = 32 << 20
+
 #: Of a new file: it must not exist, nor be a link.
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+def opened(path):
+    """Open a regular file for reading bytes. A pipe, which might wait forever, and a device are errors.
+
+    Raises:
+        AmpError: it cannot be opened, or is not a regular file.
+    """
+    try:
+        file = open(path, "rb", opener=_open_at_once)
+    except OSError as error:
+        raise AmpError(f"cannot read {path}: {error.strerror or error}.") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise AmpError(f"cannot read {path}: it is a pipe or a device, not a file.")
+    return file
+
+
+def read(path, largest=LARGEST):
+    """Return the bytes of a regular file; one whose name ends in ".gz" is decompressed.
+
+    Raises:
+        AmpError: as for ``opened``; it is damaged, or has more than ``largest`` bytes.
+    """
+    content = bytearray()
+    with opened(path) as file:
+        try:
+            unpacked = gzip.GzipFile(fileobj=file) if str(path).endswith(".gz") else file
+            while len(content) <= largest:
+                part = unpacked.read(1 << 20)
+                if not part:
+                    return bytes(content)
+                content += part
+        except (OSError, EOFError, zlib.error) as error:
+            raise AmpError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
+    raise AmpError(f"cannot read {path}: it has more than {largest >> 20} MiB; --max-size allows more.")
+
+
+def _open_at_once(path, flags):
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write(path, content):

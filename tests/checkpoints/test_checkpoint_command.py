@@ -1,8 +1,10 @@
 """``ampcompat checkpoint``: what a file holds, and conversions after which training goes on."""
 
+import os
 import re
 import sys
 import types
+import zipfile
 
 import pytest
 import saved_runs
@@ -247,3 +249,37 @@ def test_the_scaler_object_that_apex_saved_is_read_without_apex(tmp_path, capsys
     path.write_bytes(written({"model": {"w": torch.ones(1)}, "optimizer": optimizer}))
     described(path, capsys, "--to", "apex", "-o", tmp_path / "o.pt")
     assert read(str(tmp_path / "o.pt"))["amp"] == {"loss_scaler0": {"loss_scale": 256.0, "unskipped": 4}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"amp": {"loss_scaler0": {"loss_scale": 1.0}}},
+        {"amp": {"loss_scaler0": [1]}, "model": {"w": torch.ones(1)}},
+        {"optimizer": {"state": [1], "param_groups": {"a": 1}}, "model": {"w": torch.ones(1)}},
+    ],
+    ids=["no count of steps", "a list", "a dict"],
+)
+def test_known_names_with_other_content_are_one_line(tmp_path, capsys, content):
+    path = tmp_path / "file.pt"
+    torch.save(content, str(path))
+    assert "has entries of an unknown structure" in failing(path, capsys)
+
+
+def test_an_expanded_tensor_is_counted_without_its_memory(tmp_path, capsys):
+    path = tmp_path / "file.pt"
+    torch.save({"w": torch.tensor([float("nan")]).expand(10**15)}, str(path))
+    assert f"{10**15} numbers; {10**15} are nan or inf" in described(path, capsys)
+
+
+def test_a_compressed_file_is_not_unpacked(tmp_path, capsys):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(str(path), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(64 << 20))
+    assert "it unpacks to 67108864 bytes" in failing(path, capsys)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
+def test_a_pipe_is_not_read(tmp_path, capsys):
+    os.mkfifo(str(tmp_path / "pipe"))
+    assert "it is a pipe or a device, not a file" in failing(tmp_path / "pipe", capsys)

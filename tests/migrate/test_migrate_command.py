@@ -147,3 +147,42 @@ def test_the_imagenet_example_migrates_trains_alike_and_resumes_an_old_checkpoin
     assert len(losses[0]) == 1 and losses[1] == pytest.approx(losses[0], rel=0.02)
     done = forked.run(forked.command, new, *(small + ["--epochs", "2", "--resume", path]), env=env)
     assert done.returncode == 0 and "=> loaded checkpoint" in done.stdout, done.stderr
+
+
+DEEP = {
+    "parentheses": "a = " + "(" * 5000 + "1" + ")" * 5000,
+    "lists": "a = " + "[" * 150 + "1" + "]" * 150,
+    "sum": "a = " + "+".join(["1"] * 900),
+    "long sum": "a = " + "+".join(["1"] * 20000),
+    "elif": "if a: pass\n" + "elif b: pass\n" * 3000,
+    "calls": "a = model" + "(1)" * 3000,
+}
+
+
+@pytest.mark.parametrize("level", [None, "O1"])
+@pytest.mark.parametrize("name", sorted(DEEP))
+def test_code_that_is_nested_too_deeply_is_one_line(tmp_path, capsys, name, level):
+    """LibCST would raise RecursionError, or end the process."""
+    path = tmp_path / "deep.py"
+    path.write_text("from apex import amp\n" + DEEP[name] + "\n")
+    with pytest.raises(SystemExit) as left:
+        main(["migrate"] + (["--to-level", level] if level else []) + [str(path)])
+    told = capsys.readouterr()
+    assert left.value.code == 2 and told.out == "" and told.err.count("\n") == 1
+    assert any(words in told.err for words in ("nested too deeply", "levels deep", "too many nested parentheses"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and devices of POSIX")
+def test_pipes_devices_and_large_files_are_not_read(tmp_path, capsys):
+    os.mkfifo(str(tmp_path / "pipe.py"))
+    (tmp_path / "large.py").write_bytes(b"#" * ((1 << 20) + 1))
+    expected = {
+        "pipe.py": "a pipe or a device",
+        "/dev/zero": "a pipe or a device",
+        "large.py": "--max-size allows more",
+    }
+    for path, says in expected.items():
+        with pytest.raises(SystemExit):
+            main(["migrate", str(tmp_path / path)])
+        assert says in capsys.readouterr().err
+    assert main(["migrate", "--max-size", "2", str(tmp_path / "large.py")]) == 0

@@ -5,10 +5,10 @@ The page does not load anything. Without JavaScript, in print and for screen rea
 
 import html
 import os
-import re
 import shlex
 from itertools import groupby
 
+from ...support.terminal import printable
 from .. import row_names
 from ..judging.advice import best_level
 from ..judging.summary import summarize
@@ -22,9 +22,6 @@ WIDTH = 560
 
 #: The fields of rows that differ along a line.
 _ALONG = ("step", "value", "scale", "skipped")
-
-#: Code points that HTML does not allow.
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def to_html(reports, summaries=None, drawn=None, live=None):
@@ -66,7 +63,7 @@ def _template():
 
 def _allowed(value):
     """Return a value for the page, without code points that a page cannot contain."""
-    return value if hasattr(value, "__html__") else _CONTROLS.sub("\ufffd", str(value))
+    return value if hasattr(value, "__html__") else printable(str(value))
 
 
 def _command(report, summary):

@@ -1,5 +1,6 @@
 """The table of a report for a pull request (Markdown) or a paper (LaTeX), with a footnote on how it was measured."""
 
+from ...support.terminal import printable
 from ..judging import equivalence
 from ..judging.summary import emulates_half, summarize
 from ..row_names import name_of
@@ -74,10 +75,15 @@ def _notes(report):
 
 
 def _markdown(text):
-    for character in "\\|*_`<>[]~":
+    for character in "\\|*_`[]~":
         text = text.replace(character, "\\" + character)
-    return text
+    return _one_line(text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
 
 
 def _latex(text):
-    return "".join(_LATEX.get(character, character) for character in text)
+    return _one_line("".join(_LATEX.get(character, character) for character in text))
+
+
+def _one_line(text):
+    """Return a cell or sentence in one line, since a line break would end it, without what controls a terminal."""
+    return printable(" ".join(text.split()))

@@ -9,6 +9,7 @@ import os
 
 from ...errors import AmpError
 from ...support import files
+from ...support.terminal import printable
 from . import build_charts, text
 
 NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
@@ -40,7 +41,16 @@ def javascript():
 
 def image(spec, kind, **options):
     """Return a specification drawn as an image, of ``FORMATS``: text of an svg, bytes of the others."""
-    return getattr(library("vl_convert"), "vegalite_to_" + kind)(spec, vl_version=VEGA_LITE, **options)
+    return getattr(library("vl_convert"), "vegalite_to_" + kind)(_printable(spec), vl_version=VEGA_LITE, **options)
+
+
+def _printable(value):
+    """Return a JSON value with printable texts: vl-convert ends the process if an svg cannot hold a character."""
+    if isinstance(value, dict):
+        return {name: _printable(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_printable(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def format_of(path):

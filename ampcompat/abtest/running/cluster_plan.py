@@ -46,12 +46,11 @@ def _read_plan(folder):
     """Return the report without runs, and ``[(PlannedRun, identity), …]``."""
     path = os.path.join(folder, PLAN)
     try:
-        with open(path, encoding="utf-8") as file:
-            tree = json.load(file)
+        tree = json.loads(files.read(path, 1 << 40).decode("utf-8"))
         runs = [(PlannedRun(**each["run"]), each["identity"]) for each in tree["runs"]]
         return Report(environment=dict(tree["environment"]), baseline=str(tree["baseline"])), runs
-    except OSError as error:
-        raise AmpError(f"{path}: {error.strerror}. Expected a folder of `ampcompat ab --plan`.") from None
+    except AmpError as error:
+        raise AmpError(f"{error} Expected a folder of `ampcompat ab --plan`.") from None
     except (ValueError, TypeError, KeyError) as error:
         raise AmpError(f"{path} is damaged ({error!r}): write it again with `ampcompat ab --plan`.") from None
 
@@ -72,7 +71,7 @@ def collect(folder):
     report, runs = _read_plan(folder)
     paths = [os.path.join(folder, planned.file_name) for planned, _ in runs]
     missing = [planned.label for (planned, _), path in zip(runs, paths) if not os.path.exists(path)]
-    records = [(path, Report.load(path)) for path in paths if os.path.exists(path)]
+    records = [(path, Report.load(path, 1 << 40)) for path in paths if os.path.exists(path)]
     for planned, identity in runs:
         found = dict(records).get(os.path.join(folder, planned.file_name))
         if found is not None:

@@ -106,7 +106,13 @@ def _floating(model):
 
 def _not_finite(tensor):
     """Return how many values of a floating-point tensor are nan or inf; 0 for a sparse one."""
-    return int((~torch.isfinite(tensor)).sum()) if tensor.layout is torch.strided else 0
+    if tensor.layout is not torch.strided:
+        return 0
+    times = 1
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if size and not stride:  # expanded: the same values, which may be more than fit into memory
+            tensor, times = tensor.narrow(dim, 0, 1), times * size
+    return times * int((~torch.isfinite(tensor)).sum())
 
 
 def _describe(kind, value):

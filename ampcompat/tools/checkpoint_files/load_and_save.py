@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import inspect
+import os
 import pickle
 import re
+import zipfile
 
 import torch
 
@@ -31,15 +33,24 @@ def read(path):
     """
     if "weights_only" not in inspect.signature(torch.load).parameters:
         raise AmpError("this needs torch.load(weights_only=True), which was added in torch 1.13; upgrade torch.")
-    try:
-        file = open(path, "rb")
-    except OSError as error:
-        raise AmpError(f"cannot read {path}: {error.strerror}.") from None
-    with file, _known_classes():
+    with files.opened(path) as file, _known_classes():
         try:
+            _check_sizes(path, file)
             return torch.load(file, map_location="cpu", weights_only=True)
+        except AmpError:
+            raise
         except Exception as error:  # torch.load documents no exceptions: they depend on where the file ends
             raise AmpError(_why(path, error)) from None
+
+
+def _check_sizes(path, file):
+    """Raise an error for a zip file whose entries would be larger than the file: torch.save compresses nothing."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(each.file_size for each in archive.infolist())
+        if unpacked > os.fstat(file.fileno()).st_size:
+            raise AmpError(f"cannot read {path}: it unpacks to {unpacked} bytes; torch.save does not compress.")
+    file.seek(0)
 
 
 def write(content, path):

@@ -1,5 +1,6 @@
 """A script as the input of both rewriters: parsed, with one statement per line and uniform line endings."""
 
+import ast
 import difflib
 from typing import List, NamedTuple, Tuple
 
@@ -8,6 +9,9 @@ import libcst as cst
 from ...errors import AmpError
 from ..check.source import parse
 from .imports_and_marks import OneStatementPerLine
+
+#: The deepest syntax tree that LibCST rewrites within Python's default limit of recursion.
+_DEEPEST = 100
 
 
 class Migration(NamedTuple):
@@ -42,6 +46,7 @@ class ParsedScript:
 
     def __init__(self, source, path):
         self.source, self.path = source, path
+        _check_depth(source, path)
         try:
             module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
@@ -58,12 +63,36 @@ def rewritten(source, path, rewrite):
         path: its name, for messages.
         rewrite: a function: ``ParsedScript`` -> ``Migration``.
     """
-    result = rewrite(ParsedScript(source.replace("\r\n", "\n"), path))
+    try:
+        result = rewrite(ParsedScript(source.replace("\r\n", "\n"), path))
+    except RecursionError:
+        raise AmpError(f"{path} has statements that are too long for LibCST; break them into several.") from None
     return result._replace(source=result.source.replace("\n", "\r\n")) if "\r\n" in source else result
+
+
+def _check_depth(source, path):
+    """Raise an error for code nested so deeply that LibCST's parser would end the process."""
+    try:
+        level = [parse(source)]
+    except (RecursionError, MemoryError):
+        raise AmpError(f"{path} is nested too deeply for Python; break it into several statements.") from None
+    except (SyntaxError, ValueError) as error:
+        if "too many nested parentheses" in str(error):
+            raise AmpError(f"{path} is not Python 3: {_fault(source)}") from None
+        return  # LibCST says what is wrong
+    depth = 0
+    while level and depth <= _DEEPEST:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        line = next((node.lineno for node in level if hasattr(node, "lineno")), 1)
+        message = "{}, line {}: code is nested more than {} levels deep, in operators, brackets or elif; break it up."
+        raise AmpError(message.format(path, line, _DEEPEST))
 
 
 def _old_lines(source, split):
     old, new, lines = source.split("\n"), split.split("\n"), {}
+    if old == new:  # comparing thousands of equal lines would take minutes
+        return {at: at for at in range(1, len(old) + 1)}
     for _, first, last, start, end in difflib.SequenceMatcher(None, old, new, False).get_opcodes():
         for at in range(start, end):
             lines[at + 1] = min(first + at - start, max(last - 1, first)) + 1
@@ -76,7 +105,7 @@ def _fault(source):
         parse(source)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""
-        return where + error.msg + (": " + error.text.strip() if error.text else "")
+        return where + error.msg + (": " + error.text.strip()[:80] if error.text else "")
     except ValueError as error:  # a null byte, before Python 3.11.4
         return str(error)
     return None

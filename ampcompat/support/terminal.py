@@ -1,0 +1,24 @@
+"""Makes text from files and names printable: it cannot control the terminal, or change the order of what is read."""
+
+import re
+
+#: Control characters but tab and line feed, those that change the direction of text, other line breaks, lone
+#: surrogates, and code points that no text has.
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
+)
+
+
+def printable(text):
+    """Return a text in which what a terminal or page would obey is written out, as ``\\x1b`` or ``\\u202e``."""
+    return _CONTROLS.sub(_escaped, text)
+
+
+def show(text="", file=None):
+    """Print a text with names or content of files; on stdout, or to ``file``."""
+    print(printable(text), file=file)
+
+
+def _escaped(match):
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
