@@ -1,9 +1,13 @@
 """``ab --live``: serve the page of the report on 127.0.0.1 during the runs, with the standard library's HTTP server."""
 
+import contextlib
 import copy
+import secrets
+import socket
 import sys
 import threading
 import time
+import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ..abtest.recording.event_log import apply_event
@@ -12,6 +16,9 @@ from ..abtest.report_data import Report, Run
 
 #: How many seconds a browser that requested the page within as many seconds gets to fetch the last page.
 LAST_FETCH = 5.0
+
+#: How many seconds the server waits for a client to send or receive.
+CLIENT_TIMEOUT = 10.0
 
 
 class LivePage:
@@ -24,7 +31,7 @@ class LivePage:
     """
 
     _OWN = frozenset(
-        ("_progress", "_lock", "_report", "_runs", "_ended", "version", "_server", "last_was_sent", "_is_last")
+        ("_progress", "_lock", "_report", "_runs", "_ended", "version", "_server", "last_was_sent", "_is_last", "path")
     )
 
     def __init__(self, progress, report, planned):
@@ -36,7 +43,8 @@ class LivePage:
             if each.repeat < len(known):
                 self._runs[each.label][2] = copy.deepcopy(known[each.repeat])
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.path = f"/{secrets.token_urlsafe(16)}/"  # other users of the machine do not know it
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._server.seen = -LAST_FETCH  # when a browser last requested the page
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -48,8 +56,8 @@ class LivePage:
 
     @property
     def address(self):
-        """The page's address."""
-        return f"http://127.0.0.1:{self._server.server_port}/"
+        """The page's address, which has a random part."""
+        return f"http://127.0.0.1:{self._server.server_port}{self.path}"
 
     def begin(self, label):
         """Note that a run begins; short timing runs, which come later, are not shown."""
@@ -100,19 +108,44 @@ class LivePage:
             self.last_was_sent.wait(LAST_FETCH)
         self._server.shutdown()
         self._server.server_close()
+        self._server.close_connections()
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers each request in a thread, and can close the connections of those that are not done."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._connections = weakref.WeakSet()
+
+    def process_request(self, request, client_address):
+        """Begin an answer."""
+        self._connections.add(request)
+        super().process_request(request, client_address)
+
+    def close_connections(self):
+        """End the threads of slow clients."""
+        for each in list(self._connections):
+            with contextlib.suppress(OSError):  # it was closed
+                each.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request, client_address):
+        """Print nothing about a client that went away."""
 
 
 def _handler(live):
     class Handler(BaseHTTPRequestHandler):
+        timeout = CLIENT_TIMEOUT
+
         def do_GET(self):
-            """Answer with the page, or with its version at ``/version``."""
+            """Answer with the page, or with its version."""
             hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
-            if self.headers.get("Host") not in hosts:  # another site's name for this address
+            if (self.headers.get("Host") or "").lower() not in hosts:  # another site's name for this address
                 return self._answer(403, "text/plain", "not this host")
             self.server.seen = time.monotonic()
-            if self.path == "/version":
+            if self.path == live.path + "version":
                 return self._answer(200, "text/plain", str(live.version))
-            if self.path == "/":
+            if self.path == live.path:
                 page, is_last = live.page()
                 self._answer(200, "text/html; charset=utf-8", page)
                 return live.last_was_sent.set() if is_last else None

@@ -2,6 +2,7 @@
 
 import http.client
 import re
+import socket
 import threading
 
 import pytest
@@ -43,9 +44,10 @@ def live():
     page.close()
 
 
-def get(live, path="/", host=None):
-    """Return (status, text) of a request."""
-    port = int(live.address.rstrip("/").rpartition(":")[2])
+def get(live, path="", host=None):
+    """Return (status, text) of a request; the path is relative to the page's, unless it begins with a slash."""
+    port, token = re.match(r"http://127\.0\.0\.1:(\d+)(/.*/)$", live.address).groups()
+    path = path if path.startswith("/") else token + path
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path, headers={"Host": host} if host else {})
     answer = connection.getresponse()
@@ -70,12 +72,12 @@ def record(live, label, steps=3):
 
 
 def test_the_page_grows_with_the_runs_and_its_version_with_it(live):
-    assert re.match(r"http://127\.0\.0\.1:\d+/$", live.address)
+    assert re.match(r"http://127\.0\.0\.1:\d+/[\w-]{20,}/$", live.address)
     status, text = get(live)
     assert status == 200 and PageReader(text).errors == [] and "No level was run." in text
-    versions = [int(get(live, "/version")[1])]
+    versions = [int(get(live, "version")[1])]
     record(live, "O0")
-    versions.append(int(get(live, "/version")[1]))
+    versions.append(int(get(live, "version")[1]))
     text = get(live)[1]
     assert versions == sorted(set(versions)) and f"const VERSION = '{versions[-1]}'" in text
     read = PageReader(text)
@@ -110,7 +112,26 @@ def test_runs_that_the_report_has_already_are_shown():
 
 def test_other_hosts_and_paths_are_refused(live):
     assert get(live, host="example.org")[0] == 403
-    assert get(live, "/etc/passwd")[0] == 404
+    assert get(live, host=f"LOCALHOST:{live._server.server_port}")[0] == 200
+    for path in ("/etc/passwd", "/", "/version", "version/", "../"):
+        assert get(live, path)[0] == 404
+
+
+def test_slow_clients_end_with_the_server(live, monkeypatch):
+    before = threading.active_count()
+    slow = []
+    for _ in range(20):
+        slow.append(socket.create_connection(("127.0.0.1", live._server.server_port)))
+        slow[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
+    assert get(live, "version")[0] == 200  # accepted after the others
+    threads = [each for each in threading.enumerate() if "process_request" in each.name or each.daemon]
+    assert threading.active_count() >= before + 20
+    live.close()
+    for each in threads:
+        each.join(live_page.CLIENT_TIMEOUT / 2)
+    assert threading.active_count() < before
+    for each in slow:
+        each.close()
 
 
 def test_a_browser_that_looks_gets_the_last_page(live):

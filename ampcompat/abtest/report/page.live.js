@@ -3,7 +3,7 @@ const since = Date.now();
 async function follow() {
   const status = document.querySelector('.running');
   try {
-    const version = await (await fetch('/version')).text();
+    const version = await (await fetch('version')).text();
     const isRead = document.querySelector('#reading:not([hidden])') !== null;
     if (version !== VERSION && !isRead && !document.hidden && Date.now() - since > 3000) return location.reload();
   } catch (error) {
