@@ -167,6 +167,19 @@ def test_autocast_region_of_the_user_that_is_off_stays_off(setting):
         assert linear(torch.ones(2, 2)).dtype is low
 
 
+@each_native
+def test_autocast_region_of_the_user_that_is_off_stays_off_in_another_thread(setting):
+    def within(enabled):
+        with torch.autocast("cpu", dtype=low, enabled=enabled):
+            return product_dtype(setting)
+
+    low, high = PAIRS[setting[1]]
+    with opened(setting):
+        assert in_thread(lambda: within(False)) is high
+        assert in_thread(lambda: within(True)) is in_thread(lambda: product_dtype(setting)) is low
+        assert in_thread(lambda: (within(False), product_dtype(setting))[1]) is low
+
+
 @each_setting
 def test_decorated_function_acts_only_while_casts_are_active(setting):
     low, high = PAIRS[setting[1]]

@@ -109,6 +109,8 @@ class OpTableBackend(CastBackend):
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         other_patches.script_originals(originals, patches)
+        if self.has_autocast:
+            other_patches.cast_around_regions(self._switch, patches)
         accept_any_floating_input(self._caster, patches)
         other_patches.compute_norms_wide(self._caster, patches)
         reread_recurrent_kernels(patches)

@@ -6,6 +6,7 @@ import torch
 
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
+from .thread_state import WithFlags
 
 NORMS = ("batch_norm", "instance_norm")
 
@@ -26,6 +27,33 @@ def script_originals(originals, patches):
             return script(obj, optimize, _frames_up + 1, *args, **kwargs)
 
     patches.set(torch.jit, "script", script_with_originals)
+
+
+def cast_around_regions(switch, patches):
+    """Set autocast's flags around a region that a script opens in a thread which casts without them.
+
+    So ``torch.autocast(enabled=False)`` turns casts off there, as in the main thread.
+    """
+    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(region):
+        flags = WithFlags(switch) if switch.casts_without_flags() else None
+        if flags is not None:
+            flags.__enter__()
+        vars(region).setdefault("_amp_flags", []).append(flags)
+        return enter(region)
+
+    @functools.wraps(leave)
+    def __exit__(region, *exc_info):
+        result = leave(region, *exc_info)
+        flags = region._amp_flags.pop() if vars(region).get("_amp_flags") else None
+        if flags is not None:
+            flags.__exit__(*exc_info)
+        return result
+
+    patches.set(torch.autocast, "__enter__", __enter__)
+    patches.set(torch.autocast, "__exit__", __exit__)
 
 
 def compute_norms_wide(caster, patches):

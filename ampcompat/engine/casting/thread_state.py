@@ -80,6 +80,10 @@ class Switch:
             return False
         return self.flags is None or self.flags.is_enabled() or self.local.entered is None
 
+    def casts_without_flags(self):
+        """Return whether this thread casts by the wrappers alone: its autocast flags were never set."""
+        return not self.local.off and self.local.entered is None and not is_tracing()
+
     def turn_on(self):
         """Turn casts on in every thread that does not pause them, and the flags of the main thread if it calls this."""
         self._process_state.off = self._is_off = False

@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpNotImplementedError
 from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import expansion
-from ..op_table.function_dtypes import SPARSE, TAKES_SPARSE
+from ..op_table.function_dtypes import LINALG, SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic
 from .argument_casts import cast_to, widest
 from .torch_compile import MARK, is_compiling, is_tracing
@@ -37,6 +37,17 @@ def _casting(function, caster, cast):
         return function(*map(cast, args))
 
     return with_casts
+
+
+def norm_in_float32(function, caster):
+    """Cast to the high dtype, but leave a call alone that asks for a narrower result, which torch refuses then."""
+    with_casts = _casting(function, caster, caster.to_high)
+
+    @functools.wraps(function)
+    def norm(*args, **kwargs):
+        return function(*args, **kwargs) if kwargs.get("dtype") in caster.narrow else with_casts(*args, **kwargs)
+
+    return norm
 
 
 def half_emulated(function, caster, always=True):
@@ -223,6 +234,8 @@ def wrapped(function, row, caster, emulate=False):
         return function
     if row.rule == expansion.BANNED:
         return _marked(banned(function, caster, row.message))
+    if row.rule == expansion.FLOAT and row.owner == LINALG:
+        return _marked(norm_in_float32(function, caster))
     if row.rule == expansion.HALF and row.source is not None:
         if emulate or row.name in TAKES_SPARSE or row.owner == SPARSE:
             return _marked(half_emulated(function, caster, always=emulate))

@@ -43,7 +43,8 @@ WRITTEN = (
     (TORCH, HALF, "convolution", _AUTOCAST + "; what the convolutions call"),
     (TORCH, HALF, "chain_matmul einsum", _AUTOCAST + "; products of matrices"),
     (FUNCTIONAL, HALF, "scaled_dot_product_attention", _AUTOCAST + "; two products of matrices"),
-    (LINALG, HALF, "multi_dot vecdot matmul", _AUTOCAST + "; products of matrices"),
+    (LINALG, HALF, "multi_dot vecdot matmul matrix_power", _AUTOCAST + "; products of matrices"),
+    (FUNCTIONAL, HALF, "linear_cross_entropy", "a product of matrices; the loss inside is added up in float32"),
     (TORCH, HALF, "spmm", "another name of mm, for sparse matrices"),
     (SPARSE, HALF, "mm addmm", "products of matrices, like torch.mm and torch.addmm; autocast breaks their backward"),
     (
@@ -72,12 +73,14 @@ WRITTEN = (
     (FUNCTIONAL, FLOAT, "grid_sampler upsample upsample_nearest upsample_bilinear", _ALIAS),
     (TORCH, FLOAT, "log1p logsumexp cdist", _AUTOCAST),
     (TORCH, FLOAT, "frobenius_norm nuclear_norm arccos arcsin native_layer_norm", _AUTOCAST + ", or an alias of a row"),
+    (TORCH, FLOAT, "grid_sampler_2d grid_sampler_3d", "what grid_sample calls"),
+    (TORCH, FLOAT, "cov corrcoef", "sums of products, like var; autocast casts the product inside only"),
     (TORCH, FLOAT, "std_mean var_mean logcumsumexp", "the same sums as std, var and logsumexp"),
     (TORCH, FLOAT, "quantile nanquantile stft polar view_as_complex", NO_HALF_KERNEL),
     (
         TORCH,
         FLOAT,
-        "inverse pinverse cholesky cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
+        "lu inverse pinverse cholesky cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
         "orgqr geqrf triangular_solve",
         NO_HALF_KERNEL,
     ),
@@ -121,7 +124,12 @@ WRITTEN = (
         "fractional_max_pool3d adaptive_max_pool3d pad",
         "CPU autocast casts it or a part of it to float32; Apex and CUDA autocast leave it alone",
     ),
-    (FUNCTIONAL, FLOAT32_INSIDE, "avg_pool3d", "as the other pools, but without half kernels on the CPU"),
+    (
+        FUNCTIONAL,
+        FLOAT32_INSIDE,
+        "avg_pool3d max_pool3d",
+        "as the other pools; old torch has no half kernels on the CPU",
+    ),
     (TORCH, PASSTHROUGH, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
 )
 
@@ -151,6 +159,7 @@ GRADIENT_SUMMED = (
 
 #: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
 NO_NESTED_CASTS = frozenset(
-    "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum __rfloordiv__".split()
+    "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum cov corrcoef linear_cross_entropy "
+    "__rfloordiv__".split()
 )
 NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
