@@ -80,7 +80,8 @@ WRITTEN = (
     (
         TORCH,
         FLOAT,
-        "lu inverse pinverse cholesky cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
+        "lu inverse pinverse cholesky "
+        "cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
         "orgqr geqrf triangular_solve",
         NO_HALF_KERNEL,
     ),
