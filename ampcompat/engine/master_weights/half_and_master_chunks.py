@@ -14,7 +14,7 @@ write to either. A version counter that has moved, or an alias that the script h
                                             ``.data`` more often than they write it
 
 Before the first step all half params may have been written, since numpy and collectives move no version counter.
-Comparing all of them before every step would take 5 to 20 % of an iteration on a CPU (``benchmarks/RESULTS.md``).
+Comparing all of them before every step would read each weight and its master once more.
 Writes through DLPack, a storage, or a kernel that gets an address are not seen after the first step.
 """
 
