@@ -4,9 +4,7 @@ A copy is kept while the outermost ``forward`` of an initialized model runs, for
 weight is cast at each use. So nothing that changes weights between forward passes, an optimizer's step, ``.data``, EMA
 weights that are swapped in or a loaded checkpoint, can meet a copy of what was there before, and nothing is watched.
 
-Autocast has a cache too, which is turned off: it ignores changes within a forward pass, all threads share it, and in
-torch before 2.10 or so a copy that was cast under ``no_grad``, or in the ``forward`` of an ``autograd.Function``, keeps
-the weight from getting a gradient.
+Autocast has a cache too, which is turned off: all threads share it, and it ignores changes within a forward pass.
 """
 
 import torch
