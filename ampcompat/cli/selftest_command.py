@@ -13,7 +13,7 @@ def selftest(arguments):
     """Run the self-test; return 1 if a check failed."""
     parser = CommandParser(prog="ampcompat selftest", description="Check ampcompat with this torch on this device.")
     parser.add_argument("--device", help="cpu, cuda, cuda:1, xpu, mps; the accelerator if there is one")
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of three")
+    parser.add_argument("--quick", action="store_true", help="check float16 only, with fewer steps")
     parser.add_output("--json", metavar="FILE", help="write the report there, to attach to an issue")
     stated = parser.parse_args(arguments)
     device = stated.device or features.available_devices()[-1]

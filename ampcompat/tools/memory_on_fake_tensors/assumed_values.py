@@ -8,7 +8,6 @@ The values are those of a normal step: everything is finite and nothing overflow
 import torch
 
 from ...support.torch_compat import fake_tensors, features
-from . import recurrent
 
 if features.has_dispatch_modes():
     from torch.utils._python_dispatch import TorchDispatchMode as _Mode
@@ -55,8 +54,6 @@ class AssumedValues(_Mode):
         except Exception:  # recorded and raised again
             self.failed = str(function)
             raise
-        if recurrent.is_layer(function):
-            result = recurrent.with_workspace(result, args)
         if self._loses_versions:
             self._count_versions(function, args)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:

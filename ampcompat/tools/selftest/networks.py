@@ -6,48 +6,18 @@ CLASSES = 4
 
 
 class Classifier(torch.nn.Sequential):
-    """A convolutional network for images of one channel.
+    """A convolutional network for images of one channel."""
 
-    Args:
-        width: channels of the first convolution.
-    """
-
-    def __init__(self, width=8):
+    def __init__(self):
         layers = []
-        for inputs, outputs in ((1, width), (width, 2 * width), (2 * width, 4 * width)):
+        for inputs, outputs in ((1, 8), (8, 16), (16, 32)):
             layers += [
                 torch.nn.Conv2d(inputs, outputs, 3, stride=2, padding=1),
                 torch.nn.BatchNorm2d(outputs),
                 torch.nn.ReLU(),
             ]
-        layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4 * width, CLASSES)]
+        layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, CLASSES)]
         super().__init__(*layers)
-
-
-class Encoder(torch.nn.Module):
-    """Transformer layers on embedded tokens that classify each token. Tokens have the shape (length, batch).
-
-    Args:
-        layers: number of layers.
-        width: features of a token; there is a head for every 64 of them.
-        words: size of the vocabulary.
-    """
-
-    def __init__(self, layers, width, words=1000):
-        super().__init__()
-        self.words = torch.nn.Embedding(words, width)
-        heads = max(width // 64, 1)
-        self.layers = torch.nn.ModuleList(
-            [torch.nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0) for _ in range(layers)]
-        )
-        self.head = torch.nn.Linear(width, CLASSES)
-
-    def forward(self, tokens):
-        """Return logits of the shape (length, batch, classes)."""
-        hidden = self.words(tokens)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return self.head(hidden)
 
 
 class Perceptron(torch.nn.Sequential):
@@ -64,12 +34,6 @@ def images(device, step, count=32, size=16):
     classes = torch.randint(0, CLASSES, (count,), generator=generator)
     noise = torch.randn(count, 1, size, size, generator=generator)
     return (patterns[classes] + 2.0 * noise).to(device), classes.to(device)
-
-
-def tokens(device, count, length):
-    """Return (tokens, classes), each of the shape (length, count)."""
-    found = torch.randint(0, 1000, (length, count), generator=torch.Generator().manual_seed(0))
-    return found.to(device), (found % CLASSES).to(device)
 
 
 def features_and_classes(device, step, count=32):

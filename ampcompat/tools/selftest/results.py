@@ -9,7 +9,7 @@ class CheckResult(NamedTuple):
     """One line of the self-test's table.
 
     ``advice`` says what to do and is printed if ``status`` is ``FAILED``. ``figures`` are numbers and lists for the
-    JSON file. A time or a number of bytes is ``MEASURED``: it never fails.
+    JSON file. ``MEASURED`` is information: it never fails.
     """
 
     check: str

@@ -12,7 +12,6 @@ from .environment import check_version, environment
 from .host_reads import check_host_reads
 from .op_table_checks import check_casts
 from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
-from .step_speed import check_speed
 from .training import REPORT, check_overflow, check_parity, check_resume, first_line
 
 #: (name, device and quick -> rows)
@@ -23,7 +22,6 @@ CHECKS = (
     ("overflow", check_overflow),
     ("resume", check_resume),
     ("host reads", check_host_reads),
-    ("speed", check_speed),
 )
 COLUMNS = "{:11}  {:26}  {:8}  {}"
 
