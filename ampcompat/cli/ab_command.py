@@ -20,7 +20,7 @@ from .ab_first_difference import compare_step
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
-from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_process, run_in_subprocesses
+from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
 from .forecast_command import STEPS, agreement, print_forecast, run_forecast
 from .run_progress import make_progress
@@ -66,8 +66,7 @@ def _run_and_print(parser, options, report, planned, missing):
     live = follow(progress, report, planned) if options.live else None
     progress, outputs = live or progress, {}
     try:
-        run = run_in_process if options.in_process else run_in_subprocesses
-        interrupted = _interruptible(run, options, missing, report, progress, outputs)
+        interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, outputs)
     except AmpError as error:
         parser.error(str(error))
     gate = {"target": options.target, "tolerance": options.tolerance}

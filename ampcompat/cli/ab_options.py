@@ -7,7 +7,7 @@ import sys
 import warnings
 import zipfile
 
-from ..abtest.planned_run import PLACEHOLDER, script_file
+from ..abtest.planned_run import script_file
 from ..abtest.report import export, renderer
 from ..errors import AmpError
 from ..tools.check.is_amp_used import uses_amp
@@ -18,11 +18,6 @@ from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (
-    (
-        "in_process",
-        "launcher timeout variants against resume jobs gpus device find_keep_fp32 first_difference plan",
-        "there is no other process",
-    ),
     (
         "plan",
         "resume json html png markdown latex csv tensorboard find_keep_fp32",
@@ -67,7 +62,6 @@ def new_parser():
     add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     _add_process_options(add)
-    add("--in-process", action="store_true", help="run all levels in this process; modules are imported once")
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
     add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     add("--no-diagnose", dest="diagnose", action="store_false", help="do not explain skipped steps, for exact times")
@@ -162,15 +156,13 @@ def checked_command(parser, options):
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
     try:
-        has_amp = options.in_process or _uses_amp(command)
+        has_amp = _uses_amp(command)
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
     except (ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
     parser.check_outputs(options, [row["script"] for row in options.rows.values() if "script" in row])
     if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
-    if options.in_process and any(PLACEHOLDER in each for each in command[1:]):
-        parser.error(f"{PLACEHOLDER} in the script's arguments needs one process per run: leave out --in-process")
     device_option.check_option(parser, options.device)
     return command
 

@@ -113,8 +113,6 @@ def how_to_resume(options, arguments):
     """Return the message after Ctrl-C that gives the command which continues with the written file."""
     if options.json is None:
         return ""
-    if options.in_process:
-        return ""
     place = next(index for index, each in enumerate(arguments) if each.partition("=")[0] in ("--json", "--resume"))
     resumed = arguments[:place] + [arguments[place].replace("--json", "--resume", 1)] + arguments[place + 1 :]
     command = " ".join(map(shlex.quote, ["ampcompat", "ab"] + resumed))

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import io
 import os
 import shlex
 import subprocess
@@ -129,7 +128,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
 def count_short_runs(options, report):
     """Return the number of short runs if no long run fails."""
     rows = [report.runs.get(row) for row in options.rows]
-    if options.in_process or not options.timing_steps or len(rows) < 2:
+    if not options.timing_steps or len(rows) < 2:
         return 0
     done = min(len(run.timings or []) if run is not None else 0 for run in rows)
     return len(rows) * max(0, options.timing_rounds - done)
@@ -222,40 +221,6 @@ def _check_versions(known, planned, identity, source):
         if all(other.get(name) == identity[name] for name in ("interpreter", "environment", "launcher")):
             found = {name: identity[name] for name in ("torch", "device") if name in identity}
             check_identity([(planned.label, other, found)], source)
-
-
-def run_in_process(options, planned, report, progress, outputs):
-    """Do the runs in this process."""
-    from ..abtest.running import subprocess_child
-    from ..abtest.running.in_process import RunOptions, run_levels
-    from ..apex import install
-
-    printed = io.StringIO()
-    current = []
-
-    def on_event(level, repeat, event):
-        label = labels[level, repeat]
-        if current != [label]:
-            current[:] = [label]
-            progress.begin(label)
-        progress.update(label, event)
-        if "end" in event:
-            progress.end(label, report.run_of(level, repeat))
-            outputs[level, repeat] = "\n".join(filter(None, [printed.getvalue().strip("\n"), event.get("traceback")]))
-            printed.seek(0)
-            printed.truncate()
-
-    labels = {(each.level, each.repeat): each.label for each in planned}
-    hidden_files = subprocess_child.HIDDEN_FILES + (__file__,)
-    run_options = RunOptions(hidden_files=hidden_files, **planned[0].options)
-    quiet = contextlib.nullcontext() if options.verbose else contextlib.redirect_stdout(printed)
-    install.install()
-    try:
-        with quiet:
-            train = lambda level: subprocess_child.run_script(planned[0].command)  # noqa: E731
-            run_levels(report, train, list(labels), options.steps, options.seed, run_options, on_event)
-    finally:
-        install.uninstall()
 
 
 def write_json(options, report):

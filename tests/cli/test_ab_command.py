@@ -1,4 +1,4 @@
-"""``python -m ampcompat ab``: options, output and exit codes. Few tests start processes, since each imports torch."""
+"""``python -m ampcompat ab``: options, output and exit codes."""
 
 import contextlib
 import os
@@ -57,9 +57,9 @@ def script(tmp_path):
     return write
 
 
-def in_process(*arguments):
-    """Run ``ab`` in this process, which is faster, and return its exit code."""
-    return ab_command.ab(["--in-process"] + [str(argument) for argument in arguments])
+def run_ab(*arguments):
+    """Run ``ab`` without its short runs; return the finished process."""
+    return forked.run(forked.ab, "--timing-steps", 0, *arguments, env=environment(**half_kernels.stand_in()))
 
 
 @pytest.mark.parametrize("name", ["ab", "run"])
@@ -181,7 +181,7 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
     assert "O0: 3 steps" in done.stderr and "cpu (threads: " in done.stdout
 
 
-# -- in this process ---------------------------------------------------------------------------------------------------
+# -- without short runs ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,10 @@ def test_a_script_for_cuda_is_compared_on_another_device(script):
         ("import sys; sys.exit(3)", "it left with exit code 3"),
     ],
 )
-def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says):
-    assert in_process("--levels", "O2,O1", "--baseline", "O2", "--no-control", script(source)) == 1
-    printed = capsys.readouterr().out
+def test_if_every_level_fails_the_exit_code_is_one(script, source, says):
+    done = run_ab("--levels", "O2,O1", "--baseline", "O2", "--no-control", script(source))
+    assert done.returncode == 1, done.stderr
+    printed = done.stdout
     never = "never called" in says or "enabled" in says
     failed = "O2: failed: " if never else "O2, O1: failed: "  # equal reasons are one line
     assert failed in printed and says in printed and printed.count("failed: ") == 1
@@ -206,7 +207,7 @@ def test_if_every_level_fails_the_exit_code_is_one(script, capsys, source, says)
     assert "No advice" in printed
 
 
-UNUSED_AMP = """
+DISABLED_AMP = """
 import argparse, torch
 from apex import amp
 
@@ -215,8 +216,8 @@ parser.add_argument("--fp16", action="store_true")
 args = parser.parse_args()
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-if args.fp16 or {0}:
-    model, optimizer = amp.initialize(model, optimizer, enabled=not {0}, verbosity=0)
+if args.fp16 or True:
+    model, optimizer = amp.initialize(model, optimizer, enabled=False, verbosity=0)
 for step in range(50):
     optimizer.zero_grad()
     model(torch.ones(1, 1)).sum().backward()
@@ -226,24 +227,24 @@ for step in range(50):
 
 
 @pytest.mark.skipif(not HAS_STEP_HOOKS, reason="torch before 2.0 has no hooks of all optimizers")
-@pytest.mark.parametrize("is_disabled", [False, True])
-def test_steps_end_a_training_without_amp_and_the_condition_is_told(script, capsys, is_disabled):
-    path = script(UNUSED_AMP.format(is_disabled))
-    assert in_process("--levels", "O1", "--steps", "4", "--no-control", path) == 1
-    printed = " ".join(capsys.readouterr().out.split())
+def test_steps_end_a_training_with_disabled_amp_and_the_condition_is_told(script):
+    done = run_ab("--levels", "O1", "--steps", "4", "--no-control", script(DISABLED_AMP))
+    assert done.returncode == 1, done.stderr
+    printed = " ".join(done.stdout.split())
     assert "made step 2" in printed and "made step 4" not in printed
-    assert ("enabled=False" if is_disabled else "amp.initialize was never called") in printed
-    told = f"calls amp.initialize only under a condition, in line 11: `if args.fp16 or {is_disabled}`"
+    assert "enabled=False" in printed
+    told = "calls amp.initialize only under a condition, in line 11: `if args.fp16 or True`"
     assert "training.py " + told in printed and "The other levels were not run" in printed
 
 
-def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsys, tmp_path, monkeypatch):
+def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saving = TRAINING.replace("if step == 2 and", "if False and") + "torch.save(model.state_dict(), sys.argv[3])\n"
     path = script(saving)
     for levels, told in (("O0,O2", True), ("O0", False)):
-        assert in_process("--levels", levels, "--no-control", path, "3", "0", "last.pt") == 0
-        printed = " ".join(capsys.readouterr().out.split())
+        done = run_ab("--levels", levels, "--no-control", path, "3", "0", "last.pt")
+        assert done.returncode == 0, done.stderr
+        printed = " ".join(done.stdout.split())
         assert (
             ("Several runs saved the same file: last.pt (now of O2)." in printed) == ("'runs/{run}'" in printed) == told
         )
@@ -252,46 +253,47 @@ def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, capsy
 def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
     path = script("import torch\n\nfor step in range(3)\n    pass\n")
     with pytest.raises(SystemExit) as left:
-        in_process(path)
+        ab_command.ab([path])
     told = capsys.readouterr()
     assert left.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1
     assert f"{path}, line 3: SyntaxError: " in told.err and "for step in range(3)" in told.err
 
 
-def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script, capsys):
-    in_process("--levels", "O0", "--no-control", script("import sys; sys.exit(3)"))
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("O0  ")]
+def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script):
+    done = run_ab("--levels", "O0", "--no-control", script("import sys; sys.exit(3)"))
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("O0  ")]
     assert set(row.split()[2:]) == {"-"}
 
 
 @pytest.mark.parametrize("results, code", [("failed", 3), ("refuted", 0)])
-def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, capsys, tmp_path, results, code):
+def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, tmp_path, results, code):
     markdown, latex = tmp_path / "table.md", tmp_path / "table.tex"
     options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", results, "--markdown", markdown, "--latex", latex)
-    assert in_process(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0))) == code
-    told = capsys.readouterr()
-    assert ("ampcompat ab: --fail-on: failed: O1\n" in told.err) == (code == 3)
-    assert "O1: equivalence within 10 % is not shown with 1 seed" in told.out
+    done = run_ab(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0)))
+    assert done.returncode == code, done.stderr
+    assert ("ampcompat ab: --fail-on: failed: O1\n" in done.stderr) == (code == 3)
+    assert "O1: equivalence within 10 % is not shown with 1 seed" in done.stdout
     assert "| O1 | failed |" in markdown.read_text() and latex.read_text().count(" & failed & ") == 1
-    assert f"wrote {markdown}\nwrote {latex}\n" in told.err
+    assert f"wrote {markdown}\nwrote {latex}\n" in done.stderr
 
 
-def test_options_behind_the_script_are_pointed_out_where_it_fails(script, capsys):
+def test_options_behind_the_script_are_pointed_out_where_it_fails(script):
     path = script("import sys; sys.exit(2)")
-    assert in_process("--levels", "O0", "--no-control", path, "--html", "x.html", "--lr=1") == 1
-    assert "The script was given --html: options of `ab` come before the script." in capsys.readouterr().out
-    assert in_process("--levels", "O0", "--no-control", path, "--lr", "1") == 1
-    assert "come before the script" not in capsys.readouterr().out
+    done = run_ab("--levels", "O0", "--no-control", path, "--html", "x.html", "--lr=1")
+    assert done.returncode == 1
+    assert "The script was given --html: options of `ab` come before the script." in done.stdout
+    done = run_ab("--levels", "O0", "--no-control", path, "--lr", "1")
+    assert done.returncode == 1 and "come before the script" not in done.stdout
 
 
-def test_all_levels_in_one_process_and_repeats(script, capsys, tmp_path):
+def test_repeats_have_seeds_of_their_own_and_are_averaged(script, tmp_path):
     saved, table = tmp_path / "report.json", tmp_path / "series.csv"
     path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
     options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--csv", table, "--no-memory", "--no-diagnose")
-    assert in_process(*(options + (path, 4, 0))) == 0
-    printed = capsys.readouterr()
-    assert " \u00b1 " in printed.out and "arguments" not in printed.out
-    assert "O0 seed 2 (run 3 of 4): 4 steps" in printed.err
+    done = run_ab(*(options + (path, 4, 0)))
+    assert done.returncode == 0, done.stderr
+    assert " \u00b1 " in done.stdout and "arguments" not in done.stdout
+    assert "O0 seed 2 (run 3 of 4): 4 steps" in done.stderr
     report = Report.from_json(saved.read_text())
     assert list(report.runs) == ["O0", "O2"]
     assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
@@ -304,17 +306,19 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 
 
 @needs_half
-def test_the_module_that_overflows_is_named(capsys):
-    assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py")) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+def test_the_module_that_overflows_is_named():
+    done = run_ab("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))
+    assert done.returncode == 0, done.stderr
+    printed = " ".join(done.stdout.split())
     assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
     assert "O2: rejected: its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
 
-def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
-    assert in_process("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py")) == 0
-    printed = " ".join(capsys.readouterr().out.split())
+def test_a_nan_loss_of_the_baseline_rejects_no_other_level():
+    done = run_ab("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py"))
+    assert done.returncode == 0, done.stderr
+    printed = " ".join(done.stdout.split())
     # At O2 step 12 was skipped: its forward pass was repeated, since it had no hooks.
     assert "steps 12 to 16, O0 O2: The loss was nan before scaling. In the forward pass nan was there" in printed
     assert "No advice: the baseline O0 is not a usable reference: its loss is nan from step 12 on" in printed
@@ -334,9 +338,6 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level(capsys):
         (["--seed", "-1", "script.py"], "--seed"),
         (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
         (["--png", "charts.gif", "script.py"], "charts.gif: its extension must be one of .png, .svg, .pdf"),
-        (["--in-process", "--timeout", "3", "script.py"], "no other process"),
-        (["--in-process", "--device", "cpu", __file__], "--in-process cannot be combined with --device"),
-        (["--in-process", __file__, "runs/{run}"], "{run} in the script's arguments needs one process per run"),
         (["-"], "a script from stdin"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

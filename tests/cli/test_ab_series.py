@@ -433,7 +433,6 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
         (["--plan", "here", "--json", "x.json"], "--plan cannot be combined with --json: it runs nothing"),
         (["--plan", "/dev/null/here"], "cannot write /dev/null/here: Not a directory."),
         (["--resume", "a.json", "--json", "b.json"], "--resume writes the report too"),
-        (["--in-process", "--jobs", "2"], "--in-process cannot be combined with --jobs: there is no other process"),
         (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
         (
             ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],

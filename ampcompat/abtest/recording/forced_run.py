@@ -42,7 +42,6 @@ class RunOptions:
         losses_by_line: number losses by their line in the script, and also record training without amp.
         watch: the name of a module whose ``make(recorder, steps)`` returns an additional observer: a context manager
             around the training that is also a source of events (see ``Recorder.sources``).
-        hidden_files: files whose frames are left out at the start of a traceback.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class RunOptions:
         verbosity=None,
         diagnose=True,
         memory=True,
-        hidden_files=(),
         layers=False,
         initialize=None,
         losses_by_line=False,
@@ -62,7 +60,6 @@ class RunOptions:
         self.layers, self.losses_by_line, self.watch = layers, losses_by_line, watch
         self.initialize = {name: _value(name, value) for name, value in (initialize or {}).items()}
         self.diagnose, self.memory = diagnose, memory
-        self.hidden_files = tuple(hidden_files) + HIDDEN_FILES
         given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
         self.overrides = {name: value for name, value in given.items() if value is not None}
 
@@ -116,12 +113,12 @@ def recorded_at(level, recorder, options, checkpoints=()):
             process_state.set_command_line(**{name: before.get(name) for name in forced})
 
 
-def run_to_end(recorder, function, hidden_files):
+def run_to_end(recorder, function, hidden_files=()):
     """Call a training function and return the event of its end, even if it raises.
 
     Args:
         recorder: its ``Recorder``.
-        hidden_files: files whose frames are left out at the start of a traceback.
+        hidden_files: further files whose frames are left out at the start of a traceback.
     """
     end = None
     try:
@@ -133,7 +130,7 @@ def run_to_end(recorder, function, hidden_files):
     except SystemExit as error:
         end = {"end": "failed", "error": _describe_exit(error.code)} if error.code not in (None, 0) else None
     except Exception as error:
-        end = _failure(error, hidden_files)
+        end = _failure(error, HIDDEN_FILES + hidden_files)
     recorder.finish()
     if recorder.is_full and (end is None or end["end"] == "failed"):  # a script may turn the stop into its own error
         return {"end": "stopped"}

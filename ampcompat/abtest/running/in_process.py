@@ -162,7 +162,7 @@ def _train(recorder, train, level, repeat, seed, options, checkpoints=()):
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
         with recorded_at(level, recorder, options, checkpoints):
-            end = run_to_end(recorder, lambda: train(level), options.hidden_files)
+            end = run_to_end(recorder, lambda: train(level))
             recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt

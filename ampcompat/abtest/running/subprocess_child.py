@@ -45,14 +45,14 @@ def _record(task, recorder):
     if importlib.util.find_spec("numpy"):
         import numpy  # noqa: F401  so that its generator is seeded
     seeding.seed_all(task["seed"], task["repeat"])
-    options = forced_run.RunOptions(hidden_files=HIDDEN_FILES, **task["options"])
+    options = forced_run.RunOptions(**task["options"])
     recorded = forced_run.recorded_at(task["opt_level"], recorder, options, task["checkpoints"])
     with PatchStack() as patches, recorded, forced(task["opt_level"]):
         seeding.shift_seeds(task["repeat"], patches)
         end_process = functools.partial(_end_process, recorder)
         spawned_ranks.run_first_rank_here(patches, task["seed"], task["repeat"], end_process)
         script = functools.partial(run_script, task["command"], task["has_alias"])
-        end = forced_run.run_to_end(recorder, script, options.hidden_files)
+        end = forced_run.run_to_end(recorder, script, HIDDEN_FILES)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt writing the last events
         recorder.record(end)
         if end["end"] == "failed":
