@@ -110,6 +110,25 @@ def test_in_place_float_function_writes_back_with_a_gradient(setting):
 
 
 @each_setting
+@pytest.mark.parametrize("inputs", ["low", "high"])
+def test_a_negative_power_of_a_matrix_is_computed_in_float32_and_returned_in_half(setting, inputs):
+    low, high = PAIRS[setting[1]]
+    matrix = torch.tensor([[2.0, 1.0], [0.5, 3.0]], dtype=low if inputs == "low" else high, requires_grad=True)
+    wide = matrix.detach().double().requires_grad_()
+    expected = {power: torch.matrix_power(wide, power) for power in (-2, -1, 2)}
+    gradients = {power: torch.autograd.grad(value.sum(), wide)[0] for power, value in expected.items()}
+    with opened(setting):
+        found = {power: (torch.matrix_power(matrix, power), matrix.matrix_power(n=power)) for power in expected}
+        found_gradients = {power: torch.autograd.grad(each[0].sum(), matrix)[0] for power, each in found.items()}
+    for power, results in found.items():
+        assert [each.dtype for each in results] == [low, low]
+        for given, wanted in [(each, expected[power]) for each in results] + [
+            (found_gradients[power], gradients[power])
+        ]:
+            assert (given.double() - wanted).abs().max() <= 2 * torch.finfo(low).eps * wanted.abs().max()
+
+
+@each_setting
 def test_power_operator_in_place_keeps_its_object(setting):
     low, high = PAIRS[setting[1]]
     with opened(setting):

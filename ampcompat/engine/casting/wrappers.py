@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpNotImplementedError
 from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
 from ..op_table import expansion
-from ..op_table.function_dtypes import LINALG, SPARSE, TAKES_SPARSE
+from ..op_table.function_dtypes import LINALG, MATRIX_POWER, SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic
 from .argument_casts import cast_to, widest
 from .torch_compile import MARK, is_compiling, is_tracing
@@ -75,6 +75,22 @@ def half_emulated(function, caster, always=True):
             return call.computed(function, args, kwargs, call.rounded)
 
     return in_half
+
+
+def inverted_in_float32(in_half, function, caster):
+    """Call ``in_half``, but compute a negative power of a matrix in the high dtype and round it to the low one."""
+    is_exempt, paused = caster.is_exempt, caster.paused
+
+    @functools.wraps(function)
+    def matrix_power(*args, **kwargs):
+        power = kwargs["n"] if "n" in kwargs else (args + (0, 0))[1]
+        if power >= 0 or "out" in kwargs or is_exempt(args, kwargs):
+            return in_half(*args, **kwargs)
+        args, kwargs = map_arguments(caster.to_high, args, kwargs)
+        with paused():
+            return emulated_half_arithmetic.round_results(function(*args, **kwargs), caster.low)
+
+    return matrix_power
 
 
 def _has_sparse(args):
@@ -236,10 +252,13 @@ def wrapped(function, row, caster, emulate=False):
         return _marked(banned(function, caster, row.message))
     if row.rule == expansion.FLOAT and row.owner == LINALG:
         return _marked(norm_in_float32(function, caster))
+    wrapper = _WRAPPERS[row.rule](function, caster)
     if row.rule == expansion.HALF and row.source is not None:
         if emulate or row.name in TAKES_SPARSE or row.owner == SPARSE:
-            return _marked(half_emulated(function, caster, always=emulate))
-    return _marked(_WRAPPERS[row.rule](function, caster))
+            wrapper = half_emulated(function, caster, always=emulate)
+        if row.name == MATRIX_POWER:
+            wrapper = inverted_in_float32(wrapper, function, caster)
+    return _marked(wrapper)
 
 
 def _marked(wrapper):

@@ -41,7 +41,7 @@ WRITTEN = (
     (VF, HALF, "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", "apex: its RNN patches"),
     (TENSOR, HALF, "__rmatmul__", "the reflected form of a row"),
     (TORCH, HALF, "convolution", _AUTOCAST + "; what the convolutions call"),
-    (TORCH, HALF, "chain_matmul einsum", _AUTOCAST + "; products of matrices"),
+    (TORCH, HALF, "chain_matmul einsum matrix_power", _AUTOCAST + "; products of matrices"),
     (FUNCTIONAL, HALF, "scaled_dot_product_attention", _AUTOCAST + "; two products of matrices"),
     (LINALG, HALF, "multi_dot vecdot matmul matrix_power", _AUTOCAST + "; products of matrices"),
     (FUNCTIONAL, HALF, "linear_cross_entropy", "a product of matrices; the loss inside is added up in float32"),
@@ -144,6 +144,9 @@ PROMOTED_BY_TORCH = frozenset(
 #: Products that take sparse matrices, beside those of ``torch.sparse``.
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
 
+#: A product of matrices, except that a negative power is one of the inverse, which no torch computes in half.
+MATRIX_POWER = "matrix_power"
+
 #: Functions whose result torch (2.13) adds up in half on a CPU; their in-place forms too.
 SUMMED = (
     "embedding_bag index_put put index_add index_reduce scatter_add scatter_reduce segment_reduce fold coalesce "
@@ -160,7 +163,7 @@ GRADIENT_SUMMED = (
 
 #: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
 NO_NESTED_CASTS = frozenset(
-    "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum cov corrcoef linear_cross_entropy "
-    "__rfloordiv__".split()
+    "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum matrix_power cov corrcoef "
+    "linear_cross_entropy __rfloordiv__".split()
 )
 NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])
