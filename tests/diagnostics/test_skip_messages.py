@@ -2,10 +2,11 @@
 
 import pytest
 
-from ampcompat.tools.diagnostics.skip_facts import COMPILED, NonFinite, OverflowFacts
+from ampcompat.tools.diagnostics.skip_facts import COMPILED, ModelPart, NonFinite, OverflowFacts
 from ampcompat.tools.diagnostics.skip_messages import explain, number
 
-GRADIENT = NonFinite("body.weight", "inf", "float16", 3.2)
+BODY, INPUT = ModelPart("body"), ModelPart("head", is_input=True)
+GRADIENT = NonFinite(ModelPart("body.weight"), "inf", "float16", 3.2)
 
 
 def facts_with(**found):
@@ -47,22 +48,22 @@ def test_advice_on_an_infinite_gradient(found, expected):
 
 
 def test_a_nan_gradient_far_from_the_limit_is_a_derivative():
-    value = NonFinite("stem", "nan", "float16", 0.01)
-    found = dict(output_gradient=value, param_gradient=GRADIENT, last_finite="mid")
+    value = NonFinite(ModelPart("stem"), "nan", "float16", 0.01)
+    found = dict(output_gradient=value, param_gradient=GRADIENT, last_finite=ModelPart("mid"))
     _, text, advice = explain(facts_with(scale=256.0, **found))
     assert "the gradient at the output of stem, at scale 256; one module earlier, at the output of mid, it was" in text
     assert advice.startswith("check the backward pass of mid: nan comes from the derivative of a root")
-    later = explain(facts_with(output_gradient=value, last_finite="mid", scale=256.0, skips_in_a_row=3))[2]
+    later = explain(facts_with(output_gradient=value, last_finite=ModelPart("mid"), scale=256.0, skips_in_a_row=3))[2]
     assert "nan, which lower scales did not change, comes" in later
 
 
 def test_a_nan_gradient_near_the_limit_is_an_overflow_because_of_the_scale():
-    value = NonFinite("stem", "nan", "float16", 30.0)
-    assert explain(facts_with(output_gradient=value, last_finite="mid"))[2].startswith("nothing.")
+    value = NonFinite(ModelPart("stem"), "nan", "float16", 30.0)
+    assert explain(facts_with(output_gradient=value, last_finite=ModelPart("mid")))[2].startswith("nothing.")
 
 
 def test_gradients_that_are_nan_from_the_start_come_from_the_loss_function():
-    _, text, advice = explain(facts_with(output_gradient=NonFinite("head", "nan", "float16"), scale=2.0))
+    _, text, advice = explain(facts_with(output_gradient=NonFinite(ModelPart("head"), "nan", "float16"), scale=2.0))
     assert text.endswith("at scale 2, straight from the loss function.")
     assert "backward pass of the loss function" in advice
 
@@ -70,23 +71,29 @@ def test_gradients_that_are_nan_from_the_start_come_from_the_loss_function():
 @pytest.mark.parametrize(
     "value, expected",
     [
-        (NonFinite("body", "inf", "float16", 900.0), 'exceeds the largest float16 (65504): keep_fp32=["body"]'),
-        (NonFinite("body", "inf", "float32"), "body overflows in float32, so no opt level"),
-        (NonFinite("body", "nan", "float16"), 'In float16 an eps under 6e-8 is 0, so keep_fp32=["body"]'),
-        (NonFinite("body", "nan", "float32"), "from 0/0, inf - inf, the logarithm or root of a negative number."),
-        (NonFinite("body of G", "inf", "float16"), 'keep_fp32=["body"]'),
-        (NonFinite("the whole Net", "inf", "float16"), "keep_fp32=[Net]"),
+        (
+            NonFinite(BODY, "inf", "float16", 900.0),
+            'exceeds the largest float16 (65504): keep_fp32=["body"]',
+        ),
+        (NonFinite(BODY, "inf", "float32"), "body overflows in float32, so no opt level"),
+        (NonFinite(BODY, "nan", "float16"), 'In float16 an eps under 6e-8 is 0, so keep_fp32=["body"]'),
+        (
+            NonFinite(BODY, "nan", "float32"),
+            "from 0/0, inf - inf, the logarithm or root of a negative number.",
+        ),
+        (NonFinite(ModelPart("body", "G", is_only_model=False), "inf", "float16"), 'keep_fp32=["body"]'),
+        (NonFinite(ModelPart("", "Net"), "inf", "float16"), "keep_fp32=[Net]"),
     ],
 )
 def test_advice_on_an_output(value, expected):
     _, text, advice = explain(facts_with(loss="nan", output=value, param_gradient=GRADIENT))
-    first = "In the forward pass {} came first from " + ("{}, in {}" if "whole" in value.name else "module {}, in {}")
+    first = "In the forward pass {} came first from " + ("{}, in {}" if value.name.is_whole else "module {}, in {}")
     assert first.format(value.kind, value.name, value.dtype) in text
     assert expected in advice
 
 
 def test_an_output_that_does_not_reach_the_loss_is_not_the_cause():
-    cause, text, _ = explain(facts_with(output=NonFinite("mask", "inf", "float16"), param_gradient=GRADIENT))
+    cause, text, _ = explain(facts_with(output=NonFinite(ModelPart("mask"), "inf", "float16"), param_gradient=GRADIENT))
     assert cause == "inf in the gradient of body.weight"
     assert text.endswith("The output of mask contained inf, which did not reach the loss.")
 
@@ -113,9 +120,12 @@ def test_numbers_are_short(value, expected):
 @pytest.mark.parametrize(
     "value, expected",
     [
-        (NonFinite("the input of head", "inf", "float16"), "the largest float16 (65504): compute it from x.float()"),
-        (NonFinite("the input of head", "nan", "float16"), "check the data, and what computes this input"),
-        (NonFinite("the input of the whole Net", "inf", "float32"), "check the data"),
+        (
+            NonFinite(INPUT, "inf", "float16"),
+            "the largest float16 (65504): compute it from x.float()",
+        ),
+        (NonFinite(INPUT, "nan", "float16"), "check the data, and what computes this input"),
+        (NonFinite(ModelPart("", "Net", is_input=True), "inf", "float32"), "check the data"),
     ],
 )
 def test_advice_on_an_input(value, expected):

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,14 +18,11 @@ from .replay import ModelCalls, replay
 #: The number of entries that are kept: bounds the memory if no backward pass follows the forward passes.
 MAX_ENTRIES = 20000
 
-#: Prefix of the names of module inputs, which are recorded among the outputs.
-INPUT = "the input of "
-
 
 class Entry(NamedTuple):
-    """One module's output, or its gradient."""
+    """One module's output or input, or the gradient of an output."""
 
-    name: str
+    name: Any  # what ``name_of`` returned
     measured: torch.Tensor  # of shape () for ``max_abs``
     dtype: torch.dtype
     size: int
@@ -37,21 +34,21 @@ class ActivationHooks:
     Recomputation by a checkpoint in the backward pass is not a second forward pass: only its gradients are recorded.
 
     Args:
+        is_in_backward: a function of no arguments: whether a backward pass is in progress.
         measure: a function: tensor -> the recorded tensor, on its device; None records nothing.
     """
 
-    def __init__(self, measure=max_abs):
-        self._measure = measure
+    def __init__(self, is_in_backward, measure=max_abs):
+        self._is_in_backward, self._measure = is_in_backward, measure
         self.outputs = deque(maxlen=MAX_ENTRIES)
         self.gradients = deque(maxlen=MAX_ENTRIES)
         self.calls = ModelCalls(self._is_traced)  # while paused
-        self.is_in_backward = bool  # False until it is replaced
         self._models = []  # (weak reference to a model, name_of)
         self._is_paused = False
         self._is_removed = False
         self._is_stale = False
         self._is_training_forward = False  # inside the forward of a whole model with gradients enabled
-        self._last = (bool, None)  # a weak reference to the last recorded tensor, and its version
+        self._last = (None, None)  # a weak reference to the last recorded tensor, and its version
         self._hooked = weakref.WeakSet()
         self._patches = PatchStack()
 
@@ -59,7 +56,8 @@ class ActivationHooks:
         """Register hooks on every module of ``model``.
 
         Args:
-            name_of: a function: a module's name in the model ("" for the model itself) -> its name in the entries.
+            name_of: a function: a module's name in the model ("" for the model itself) -> its name in the entries;
+                with ``is_input=True``, that of its inputs, which are among the outputs.
         """
         self._models = [each for each in self._models if each[0]() is not None] + [(weakref.ref(model), name_of)]
         self._register(model, name_of)
@@ -100,7 +98,7 @@ class ActivationHooks:
                 if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
                     self._hooked.add(module)
                     record_input = self._model_input if module is model else self._input
-                    before = ModuleHook(record_input, INPUT + name_of(name))
+                    before = ModuleHook(record_input, name_of(name, is_input=True))
                     after = ModuleHook(self._output, name_of(name))
                     patches.defer_for(module, module.register_forward_pre_hook(before).remove)
                     patches.defer_for(module, module.register_forward_hook(after).remove)
@@ -121,12 +119,12 @@ class ActivationHooks:
         return torch_compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
     def _model_input(self, name, module, args):
-        if not self._is_traced() and not self.is_in_backward():
+        if not self._is_traced() and not self._is_in_backward():
             self._is_training_forward = torch.is_grad_enabled()
         self._input(name, module, args)
 
     def _input(self, name, module, args):
-        if self._is_traced() or self.is_in_backward() or not self._is_training():
+        if self._is_traced() or self._is_in_backward() or not self._is_training():
             return
         self._clear_if_stale()
         for tensor in floating_tensors(args, []):
@@ -140,7 +138,7 @@ class ActivationHooks:
     def _output(self, name, module, args, output):
         if self._is_traced():
             return
-        if self.is_in_backward():
+        if self._is_in_backward():
             self._hook_gradients(name, output)
         elif self._is_training():
             self._clear_if_stale()
@@ -163,10 +161,10 @@ class ActivationHooks:
 
     def _is_last(self, tensor):
         reference, version = self._last
-        return reference() is tensor and version_of(tensor) == version
+        return reference is not None and reference() is tensor and version_of(tensor) == version
 
     def _gradient(self, name, gradient):
-        if not self._is_removed and self.is_in_backward() and isinstance(gradient, torch.Tensor):
+        if not self._is_removed and self._is_in_backward() and isinstance(gradient, torch.Tensor):
             self._append(self.gradients, name, gradient)
 
     def _append(self, entries, name, tensor):

@@ -97,8 +97,7 @@ class OverflowDiagnosis(Observer):
         self._is_first_rank = is_first_rank()
         if self._hooks is None:
             atexit.register(self._finish_run, self._session)
-            self._hooks = ActivationHooks()
-            self._hooks.is_in_backward = lambda: self._pass() is not None
+            self._hooks = ActivationHooks(lambda: self._pass() is not None)
             self._hooks.pause(self._is_paused)
         for model, name_of in self._names.add(models):
             self._hooks.register(model, name_of)

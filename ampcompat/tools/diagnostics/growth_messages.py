@@ -2,8 +2,6 @@
 
 import math
 
-from .activation_hooks import INPUT
-from .skip_facts import WHOLE
 from .skip_messages import keep_fp32, number
 
 #: The growth from which on a value is reported as leading up to a skipped step.
@@ -21,8 +19,8 @@ _WHAT = {
 
 def what(growth):
     """Return a description of what grows: a module's output or input, or a gradient."""
-    if growth.name.startswith(INPUT):
-        return growth.name[len("the ") :]
+    if growth.name.is_input:
+        return f"input of {growth.name._replace(is_input=False)}"
     return _WHAT[growth.kind].format(growth.name)
 
 
@@ -33,7 +31,7 @@ def led_up(growths, facts):
         growths: those of the preceding passes.
         facts: the ``OverflowFacts`` of the step.
     """
-    if facts.input and WHOLE in facts.input.name:  # it was in the data: nothing in the model led up to it
+    if facts.input and not facts.input.name.path:  # it was in the data: nothing in the model led up to it
         return ()
     cause = _cause(facts)
     causes = {cause} | ({("outputs", facts.output.name)} if facts.output else set())
@@ -109,5 +107,5 @@ def _advice(foreseen):
     cause = "find what makes it grow: a learning rate that is too high, a state that is never reset, unnormalized data"
     if foreseen.dtype != "float16":
         return f"{cause}. No opt level and no loss scale helps."
-    keep = "" if growth.name.startswith(INPUT) else keep_fp32(foreseen, growth.name)
+    keep = "" if growth.name.is_input else keep_fp32(foreseen, growth.name)
     return f"{cause}; or{keep + ', or' if keep else ''} O4 or O5, whose bfloat16 reaches 3e38."

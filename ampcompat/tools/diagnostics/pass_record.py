@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Sequence
 import torch
 
 from ...support.torch_compat.thread_context import world_size
-from .activation_hooks import INPUT
 from .largest_values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
-from .skip_facts import COMPILED, NOT_CALLED, WHOLE, NonFinite, OverflowFacts, module_of
+from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
 
 
 class PassRecord(NamedTuple):
@@ -32,7 +31,7 @@ def read_record(record, policy, models, good_passes, skipped):
 
     Args:
         policy: the session's.
-        models: (model, suffix of the names in it) of the models with hooks.
+        models: (model, function: path -> ``ModelPart``) of the models with hooks.
         good_passes: how many earlier passes of this loss did not overflow.
         skipped: whether the step was skipped.
     """
@@ -40,7 +39,7 @@ def read_record(record, policy, models, good_passes, skipped):
     low = low_dtype(policy)
     outputs = record.outputs.read()
     output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
-    is_input = output is not None and output.name.startswith(INPUT)
+    is_input = output is not None and output.name.is_input
     cast = _overflowing_cast(outputs, record.output_dtypes, low) if computes_in_half else None
     output_gradient, last_finite = _first_output_gradient(record, low)
     gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
@@ -48,7 +47,7 @@ def read_record(record, policy, models, good_passes, skipped):
     if output_gradient is not None and param_gradient is not None and _is_finite_at(record, param_gradient.name):
         output_gradient = None  # the param's gradient overflowed although that of its module's output was finite
     missing_outputs = ""
-    if all(name.startswith(INPUT) for name, _ in outputs):
+    if all(name.is_input for name, _ in outputs):
         missing_outputs = COMPILED if "torch._dynamo" in sys.modules else NOT_CALLED  # torch.compile loads this module
     return OverflowFacts(
         step=record.step,
@@ -109,7 +108,7 @@ def _first_output_gradient(record, low):
 
 def _is_finite_at(record, param):
     """Return whether gradients of the output of a param's module were recorded and are all finite."""
-    module = module_of(param)
+    module = param.module()
     values = [value for name, value in record.output_gradients.read() if name == module]
     return bool(values) and not any(map(nonfinite_kind, values))
 
@@ -121,13 +120,13 @@ def _in_backward_order(values, calls):
 
     Args:
         values: (name, value) in the order of definition.
-        calls: names of modules in the order in which their calls ended.
+        calls: modules in the order in which their calls ended.
     """
     position = {name: index for index, name in enumerate(calls)}
     keyed, latest = [], -1
     for index, named in enumerate(values):
         # A param of a module that was not recorded stays next to its neighbour.
-        latest = position.get(module_of(named[0]), latest)
+        latest = position.get(named[0].module(), latest)
         keyed.append((latest, index, named))
     return [named for _, _, named in sorted(keyed, key=lambda each: each[:2], reverse=True)]
 
@@ -140,30 +139,29 @@ def _worst(scalars):
 def _weights_of_module(models, output):
     """Return (name, maximum) of the current weights of the module of a ``NonFinite`` output."""
     found = []
-    for model, suffix in models if output is not None else ():
+    for model, part_of in models if output is not None else ():
         for name, module in model.named_modules():
-            if name and name + suffix == output.name:
-                found += [(name + "." + own + suffix, param) for own, param in module.named_parameters()]
+            if name and part_of(name) == output.name:
+                found += [(part_of(name + "." + own), param) for own, param in module.named_parameters()]
     return NamedScalars(named_maxima(found)).read()
 
 
 def _bad_weights(weights, output):
     """Return which weights of the module of a ``NonFinite`` output are inf or nan."""
-    if output is None:
+    if output is None or output.name.is_input:
         return ()
-    whole = output.name.startswith(WHOLE)
-    module, of, model = output.name.partition(" of ")
+    module = output.name
     own = [
         (name, nonfinite_kind(value))
         for name, value in weights
-        if whole or (name.startswith(module + ".") and name.partition(" of ")[1:] == (of, model))
+        if module.is_whole or (name.path.startswith(module.path + ".") and name.model == module.model)
     ]
     return [f"{name} is {kind}" for name, kind in own if kind]
 
 
 def weight_maxima(models):
-    """Return (name, maximum) of the params of (model, suffix) pairs; the maxima stay on their devices."""
-    return named_maxima((name + suffix, param) for model, suffix in models for name, param in model.named_parameters())
+    """Return (``ModelPart``, maximum) of the params of ``ModelNames.models()``; the maxima stay on their devices."""
+    return named_maxima((part(name), param) for model, part in models for name, param in model.named_parameters())
 
 
 def zero_eps(optimizers, low):

@@ -12,6 +12,7 @@ import torch
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
 from .largest_values import low_dtype
+from .skip_facts import ModelPart
 
 #: The number of passes whose maxima are read together, in one copy to the host.
 READ_EVERY = 4
@@ -43,11 +44,11 @@ class Maxima(NamedTuple):
 class Growth(NamedTuple):
     """How the largest absolute value of one name changed.
 
-    ``name``: of a module or param; ``values``: of the last passes, oldest first.
+    ``name``: a ``ModelPart``; ``values``: of the last passes, oldest first.
     """
 
     kind: str
-    name: str
+    name: ModelPart
     values: Tuple[float, ...]
 
     @property

@@ -2,10 +2,6 @@
 
 from typing import NamedTuple, Optional, Sequence
 
-#: Prefix of the name of a whole model, before its class; and the origin of a backward pass.
-WHOLE = "the whole "
-LOSS = "the loss function"
-
 #: Why no module's output was recorded.
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
 NOT_CALLED = "none of the initialized modules was called in this step"
@@ -13,10 +9,33 @@ NOT_RECORDED = "diagnose=True records them from the first step"
 UNWATCHED = "this step was timed, so it had no hooks"
 
 
+class ModelPart(NamedTuple):
+    """A module, its input, or a param; ``str`` gives its name in messages."""
+
+    path: str  # "layer3" or "layer3.weight"; "" is the whole model
+    model: str = ""  # its class, with a number from the second of its class on
+    is_only_model: bool = True
+    is_input: bool = False
+
+    @property
+    def is_whole(self):
+        """Whether this is a whole model."""
+        return not self.path and not self.is_input
+
+    def module(self):
+        """Return the module of a param."""
+        return self._replace(path=self.path.rpartition(".")[0] or self.path)
+
+    def __str__(self):
+        name = self.path if self.is_only_model else f"{self.path} of {self.model}"
+        name = name if self.path else f"the whole {self.model}"
+        return f"the input of {name}" if self.is_input else name
+
+
 class NonFinite(NamedTuple):
     """A module's output, its gradient, or a param's gradient that was inf or nan."""
 
-    name: str  # "layer3.weight"
+    name: ModelPart
     kind: str  # "inf" or "nan"
     dtype: str  # "float16"
     max_before: Optional[float] = None  # its largest finite absolute value in earlier passes, unscaled
@@ -45,13 +64,7 @@ class OverflowFacts(NamedTuple):
     zero_eps: str = ""  # "Adam's eps of 1e-08", if it is 0 for params in the low dtype
     param_gradient: Optional[NonFinite] = None
     output_gradient: Optional[NonFinite] = None  # at a module's output
-    last_finite: Optional[str] = None  # the module at whose output the gradient was last finite
+    last_finite: Optional[ModelPart] = None  # the module at whose output the gradient was last finite
     led_up: Sequence = ()  # ``recent_maxima.Growth`` of values that may have led up to it, that of the cause first
     missing_outputs: str = ""  # why no module's output was recorded
     world_size: int = 1
-
-
-def module_of(param):
-    """Return the module of a param: "layer3 of G" for "layer3.weight of G"."""
-    name, of, model = param.partition(" of ")
-    return (name.rpartition(".")[0] or name) + of + model

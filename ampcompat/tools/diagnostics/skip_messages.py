@@ -2,7 +2,8 @@
 
 import math
 
-from .skip_facts import LOSS, WHOLE, module_of
+#: The origin of a backward pass that no module had a part in.
+LOSS = "the loss function"
 
 #: A loss scale, and a number of consecutive skipped steps, at which the scale can no longer be the cause.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
@@ -40,7 +41,7 @@ def _in_forward(facts):
         return f"{value.kind} in {value.name}", text, _advice_on_input(facts, value)
     value = facts.output
     before = _if_known(value.max_before, "; its output's largest absolute value before was")
-    module = value.name if value.name.startswith(WHOLE) else "module " + value.name
+    module = value.name if value.name.is_whole else f"module {value.name}"
     text = "{}. In the forward pass {} came first from {}, in {}{}."
     text = text.format(loss, value.kind, module, value.dtype, before)
     if facts.bad_weights:
@@ -55,7 +56,7 @@ def _in_forward(facts):
 def _in_cast(facts, loss):
     value, low = facts.cast, facts.low_dtype
     text = "{}. In the forward pass {} had a largest absolute value of {}, in {}; the cast to {} made it inf."
-    name = value.name if value.name.startswith("the ") else "the output of " + value.name
+    name = value.name if value.name.is_input or value.name.is_whole else f"the output of {value.name}"
     advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
     return (
         f"an overflow in the cast of {name} to {low}",
@@ -195,12 +196,12 @@ def _why_not_the_scale(facts):
 
 
 def _origin(facts, value):
-    """Return the name of the module whose backward pass produced the value."""
+    """Return the ``ModelPart`` whose backward pass produced the value, or ``LOSS``."""
     if facts.output_gradient is None:
-        return module_of(value.name)
+        return value.name.module()
     if facts.last_finite is None:
         return LOSS
-    return value.name if facts.last_finite.startswith(WHOLE) else facts.last_finite
+    return value.name if facts.last_finite.is_whole else facts.last_finite
 
 
 def _may_be_overflow(facts, value):
@@ -244,20 +245,18 @@ def _not_found(facts):
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def keep_fp32(facts, name):
+def keep_fp32(facts, module):
     """Return the argument that keeps a module in float32, or "" if there is none."""
-    module = name.partition(" of ")[0]
     if not facts.computes_in_half or module == LOSS:
         return ""
-    whole = module.startswith(WHOLE)
-    return " keep_fp32=[{}]".format(module[len(WHOLE) :] if whole else f'"{module}"')
+    return " keep_fp32=[{}]".format(module.model if module.is_whole else f'"{module.path}"')
 
 
-def _wider_range(facts, name):
+def _wider_range(facts, module):
     """Return the options with a wider range than float16, as the start of a list."""
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
-    keep = keep_fp32(facts, name)
+    keep = keep_fp32(facts, module)
     return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + keep if keep else "")
 
 

@@ -12,7 +12,7 @@ import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
-from ..diagnostics.activation_hooks import INPUT, ActivationHooks
+from ..diagnostics.activation_hooks import ActivationHooks
 from ..diagnostics.largest_values import SUMMARY, low_dtype, summary
 
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
@@ -144,8 +144,8 @@ class TensorStatistics(Observer):
         waiting = [count for count in self._steps.values() if count == done - 1]
         is_due = not self._is_closed and any(count % self._every == 0 for count in [done] + waiting)
         if is_due and self._hooks is None:
-            self._hooks = ActivationHooks(functools.partial(summary, dtype=self._low))
-            self._hooks.is_in_backward = lambda: self._pass() is not None
+            measure = functools.partial(summary, dtype=self._low)
+            self._hooks = ActivationHooks(lambda: self._pass() is not None, measure)
             for number, model in enumerate(self._models):
                 if model() is not None:
                     self._hooks.register(model(), functools.partial(_numbered, number))
@@ -163,13 +163,12 @@ class TensorStatistics(Observer):
         return found
 
     def _add_entry(self, kind, entry, divisor, scale):
-        is_input = entry.name.startswith(INPUT)
-        number, _, module = entry.name[len(INPUT) if is_input else 0 :].partition(":")
+        number, module, is_input = entry.name
         key = kind, entry.name
         call = self._calls[key] = self._calls.get(key, -1) + 1
         tensor = "input" if is_input else "output"
         facts = (call, entry.dtype, self._low, entry.size, entry.measured, divisor, scale)
-        self._measured.append(Measured(kind, int(number), module, tensor, *facts))
+        self._measured.append(Measured(kind, number, module, tensor, *facts))
 
     def _add(self, kind, model, module, name, tensor, factor, scale):
         values = summary(tensor, self._low, factor)
@@ -182,8 +181,8 @@ def _none():
     return None
 
 
-def _numbered(number, name):
-    return f"{number}:{name}"
+def _numbered(number, name, is_input=False):
+    return number, name, is_input
 
 
 def _read(measured):
