@@ -34,7 +34,7 @@ def _ignore(*args):
 
 
 #: Whether torch.compile traces the calling code, including the hooks of all modules, which then do nothing.
-_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
 
 class ModuleStack:

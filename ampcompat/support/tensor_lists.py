@@ -78,7 +78,8 @@ def as_real(tensor):
     """
     if not features.has_complex_views() or not tensor.is_complex():
         return tensor
-    return torch.view_as_real(tensor.conj() if getattr(tensor, "is_conj", bool)() else tensor)
+    is_lazy_conjugate = hasattr(tensor, "is_conj") and tensor.is_conj()
+    return torch.view_as_real(tensor.conj() if is_lazy_conjugate else tensor)
 
 
 def _real(alike):

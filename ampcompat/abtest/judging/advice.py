@@ -39,7 +39,7 @@ def advise(report):
         report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
         report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
-    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)]
+    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)[1]]
     told += [each for each in (unchanged.tell(report),) if each]
     first = " ".join(told + _warnings(report, rows))
     report.advice = "\n".join([first] + _remarks(report, rows))
@@ -85,28 +85,34 @@ def _target_seconds(row):
     return None if row.to_target is None else row.to_target.median_seconds
 
 
+def recommended_level(report, rows):
+    """Return the ``LevelSummary`` of the level that ``advise`` says to take, or None."""
+    return None if are_scripts(report) else _advice(report, rows)[0]
+
+
 def _advice(report, rows):
+    """Return the ``LevelSummary`` of the recommended level, or None, and the advice."""
     baseline = rows.get(report.baseline)
     if baseline is None or not baseline.steps:
-        return f"No advice: the baseline {report.baseline} recorded no steps to compare with."
+        return None, f"No advice: the baseline {report.baseline} recorded no steps to compare with."
     others = [row for row in rows.values() if row is not baseline]
     if not others:
-        return "No advice: only the baseline was run."
+        return None, "No advice: only the baseline was run."
     if baseline.verdict.kind != BASELINE:
         sentence = (
             "No advice: the baseline {} is not a usable reference: {}. Fix that first: another level cannot help."
         )
-        return sentence.format(report.baseline, baseline.verdict.text)
+        return None, sentence.format(report.baseline, baseline.verdict.text)
     if all(row.verdict.kind == NOT_JUDGED for row in others):
-        return f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
+        return None, f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
     best = best_level(rows)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if emulates_half(report) and accepted:
-        return _without_speed(accepted, baseline)
+        return None, _without_speed(accepted, baseline)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         told = ", ".join(row.level for row in accepted) or "none"
-        return f"No advice: no step times could be compared. Accepted: {told}."
-    return _recommended(best, baseline, rows, time_to_target.describe(report))
+        return None, f"No advice: no step times could be compared. Accepted: {told}."
+    return best, _recommended(best, baseline, rows, time_to_target.describe(report))
 
 
 def _of_scripts(report, rows):

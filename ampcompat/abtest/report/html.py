@@ -10,7 +10,7 @@ from itertools import groupby
 
 from ...support.terminal import printable
 from .. import row_names
-from ..judging.advice import best_level
+from ..judging.advice import recommended_level
 from ..judging.summary import summarize
 from . import build_charts, first_difference_text, renderer, tables
 
@@ -68,10 +68,11 @@ def _allowed(value):
 
 def _command(report, summary):
     """Return the command that trains at the recommended level, or None; variants are not levels."""
-    script, best = report.environment.get("script"), best_level(summary)
-    if script and report.advice.startswith("Take ") and best is not None and best.level in build_charts.COLOURS:
-        return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"
-    return None
+    script = report.environment.get("script")
+    best = recommended_level(report, summary) if script and report.advice else None
+    if best is None or best.level not in build_charts.COLOURS:
+        return None
+    return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"
 
 
 def _figure(chart, has_picture):

@@ -23,7 +23,7 @@ def _backend(target, backend):
     if not isinstance(backend, str) or "nccl" not in backend.lower():
         return backend
     destroy_groups_at_exit()
-    has_xccl = getattr(torch.distributed, "is_xccl_available", bool)
+    has_xccl = getattr(torch.distributed, "is_xccl_available", lambda: False)
     return "xccl" if target.type == "xpu" and has_xccl() else "gloo"
 
 

@@ -185,7 +185,7 @@ class ObservedStep(Observer):
         for each in self._session.configurations:
             for scaler in each.scalers:
                 if self._is_reference or scaler.dynamic:
-                    scaler._loss_scale = start["scale"]
+                    scaler.load_state_dict(dict(scaler.state_dict(), loss_scale=start["scale"]))
 
     def _keep_gradients(self):
         self._kept = [
