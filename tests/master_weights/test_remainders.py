@@ -12,10 +12,9 @@ if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
 
 def restored(values):
     """Return what is restored of the weights and the remainders of float32 values."""
-    weights, found = values.to(torch.bfloat16).view(torch.int16), values.clone()
-    ties = remainder_bits.split(found, weights)
-    found.view(torch.int16)[found.numel() :].fill_(-1)  # the second half of the memory is free
-    remainder_bits.join(found, weights, ties)
+    weights = values.to(torch.bfloat16).view(torch.int16)
+    remainders, ties = remainder_bits.split(values, weights)
+    found = remainder_bits.join(weights, remainders, ties)
     return found, ties
 
 

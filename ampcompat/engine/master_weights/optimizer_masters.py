@@ -137,6 +137,7 @@ class OptimizerMasters:
                         originals[id(param)] = (self._session_masters.widened(param, param.detach()), param.grad)
                     master = make_master(param, originals, self.dtype)
                     pairs.append(Pair(param, master))
+                    self._pairs[id(master)] = pairs[-1]  # known to ``rollback`` before anything refers to it
                     params[index] = master
                     if param in state:
                         state[master] = state.pop(param)
@@ -179,7 +180,9 @@ class OptimizerMasters:
         self._before = None
 
     def rollback(self):
-        """Restore the optimizer as it was: ``initialize`` has failed."""
+        """Restore the optimizer as it was before ``make_new``: ``initialize`` has failed."""
+        if self._before is None:
+            return
         made = {pair.master: pair.model for pair in self._pairs.values()}
         snapshot, self._pairs, self.chunks = self._before
         for pair in self._pairs.values():

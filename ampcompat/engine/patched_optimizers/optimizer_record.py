@@ -32,11 +32,9 @@ class OptimizerRecord:
         optimizer: has ``param_groups``, ``state``, ``step`` and ``zero_grad``.
         configuration: the ``Configuration`` of its ``amp.initialize``.
         session: the ``Session``.
-        originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-        pairs: the (model, master) pairs of a copied optimizer.
     """
 
-    def __init__(self, optimizer, configuration, session, originals, pairs=()):
+    def __init__(self, optimizer, configuration, session):
         self.optimizer = optimizer
         self.configuration = configuration
         self.session = session
@@ -48,6 +46,15 @@ class OptimizerRecord:
         self.skips = StepSkips(optimizer, self.step_skipped)
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
+        self.process_groups = ()
+
+    def make_masters(self, originals, pairs=()):
+        """Make the masters; ``masters.rollback`` undoes it, whatever has been reached.
+
+        Args:
+            originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
+            pairs: the (model, master) pairs of a copied optimizer.
+        """
         self.masters.make_new(originals, pairs)
         self.find_process_groups()
 
@@ -120,7 +127,8 @@ class OptimizerRecord:
         pairs = [copy.deepcopy(tuple(pair), memo) for pair in self.pairs()]
         for _, master in pairs:  # torch copies the gradients of tensors, and not those of params
             master.grad = None
-        record = OptimizerRecord(twin, self.configuration, self.session, {}, pairs)
+        record = OptimizerRecord(twin, self.configuration, self.session)
+        record.make_masters({}, pairs)
         record.skips.continue_from(self.skips)
         record.masters.continue_from(self.masters)
         record.gradients.continue_from(self.gradients)

@@ -194,8 +194,9 @@ class Preparation:
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
-        record = OptimizerRecord(optimizer, configuration, self._session, originals)
+        record = OptimizerRecord(optimizer, configuration, self._session)
         self._rollback.callback(record.masters.rollback)
+        record.make_masters(originals)
         self.attach(record)
         return record
 

@@ -10,8 +10,7 @@ to its even neighbours. An even weight has both bounds too: 2**16 + 1 values, on
 So no code of 16 bits is exact. Here -2**15 is stored for both bounds, and the elements whose remainder is +2**15 are
 listed (``Ties``): one in 2**17 of random values, all of a tensor of such constants. NaN stays NaN.
 
-Tensors are 1-D, dense and alike in size. They are treated in pieces, so that temporaries are small, and in place: the
-remainders take the first half of the memory of the values.
+Tensors are 1-D, dense and alike in size. They are treated in pieces, so that temporaries are small.
 """
 
 import torch
@@ -88,44 +87,40 @@ class Ties:
 
 
 def split(values, weights):
-    """Replace float32 values, in their memory, by what their bfloat16 weights lack of them.
+    """Return what the bfloat16 weights of float32 values lack of them.
 
     Args:
-        values: float32. Afterwards the first half of their memory holds the remainders, as ``stored_in`` shows them;
-            the second half is free.
+        values: float32.
         weights: int16: the bit patterns of the bfloat16 weights, which are ``values`` rounded.
 
     Returns:
-        The ``Ties``.
+        The remainders, int16, and the ``Ties``.
     """
-    patterns, stored = values.view(torch.int32), stored_in(values)
-    ties = Ties(values.numel(), values.device)
-    for start, end in _pieces(values):  # ascending: a piece of remainders lies before the values not read yet
+    patterns, ties = values.view(torch.int32), Ties(values.numel(), values.device)
+    remainders = torch.empty(values.shape, dtype=torch.int16, device=values.device)
+    for start, end in _pieces(values):
         difference = weights[start:end].to(torch.int32).mul_(_SHIFT)
         torch.sub(patterns[start:end], difference, out=difference)
         ties.add(start, difference == _TIE)
-        stored[start:end].copy_(difference)  # +2**15 becomes -2**15
-    return ties
+        remainders[start:end].copy_(difference)  # +2**15 becomes -2**15
+    return remainders, ties
 
 
-def join(values, weights, ties, first=0):
-    """Restore float32 values in the memory whose first half holds the remainders.
+def join(weights, remainders, ties, first=0):
+    """Return the float32 values of bfloat16 weights.
 
     Args:
-        values, weights: see ``split``.
-        ties: what it has returned.
+        weights: see ``split``.
+        remainders, ties: what it has returned.
         first: the index in ``ties`` of the first value, a multiple of 8.
     """
-    patterns, stored = values.view(torch.int32), stored_in(values)
-    for start, end in reversed(list(_pieces(values))):  # descending: a value lies behind the remainders not read yet
-        piece = weights[start:end].to(torch.int32).mul_(_SHIFT).add_(stored[start:end])
+    values = torch.empty(remainders.shape, dtype=torch.float32, device=remainders.device)
+    patterns = values.view(torch.int32)
+    for start, end in _pieces(values):
+        piece = weights[start:end].to(torch.int32).mul_(_SHIFT).add_(remainders[start:end])
         ties.add_to(piece, first + start)
         patterns[start:end].copy_(piece)
-
-
-def stored_in(values):
-    """Return the first half of the memory of 1-D float32 values, as int16 of the same number of elements."""
-    return values.view(torch.int16)[: values.numel()]
+    return values
 
 
 def _pieces(values):

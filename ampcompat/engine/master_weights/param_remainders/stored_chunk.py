@@ -60,18 +60,19 @@ class RemainderChunk(MasterChunk):
         with without_gradients():
             memory = self._memory
             if memory is None or not self._are_in(memory):
-                memory = self._new_memory()
+                memory = torch.empty(self._size, dtype=torch.float32, device=self.masters[0].device)
                 tensor_lists.copy_(self._views(memory), [master.detach() for master in self.masters])
-            ties = remainder_bits.split(memory, self._weights())
-            self._stored = StoredValues(remainder_bits.stored_in(memory).clone(), ties, self._layouts)
+            remainders, ties = remainder_bits.split(memory, self._weights())
+            stored = StoredValues(remainders, ties, self._layouts)
+            empty = [torch.empty(1, dtype=each.dtype, device=each.device).expand_as(each) for each in self.masters]
+            self._stored = stored  # nothing is allocated from here on
             self._memory = memory = None
             self._owner.writes.leave_memory(self.masters)
             for index, master in enumerate(self.masters):
-                one = torch.empty(1, dtype=master.dtype, device=master.device)
-                tensor_lists.set_data(master, one.expand_as(master))
+                tensor_lists.set_data(master, empty[index])
                 if type(master) is torch.Tensor:
                     model = weakref.ref(self.models[index])
-                    vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, self._stored, model)
+                    vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, stored, model)
                     master.__class__ = StoredMaster
 
     def restore(self):
@@ -87,17 +88,11 @@ class RemainderChunk(MasterChunk):
 
     def _restore_values(self):
         with without_gradients():
-            memory = self._new_memory()
-            stored = remainder_bits.stored_in(memory).copy_(self._stored.remainders)
-            self._stored.remainders = stored  # frees those before; and nothing is lost if anything raises
-            remainder_bits.join(memory, self._weights(), self._stored.ties)
-            self._memory, self._stored = memory, None
+            memory = remainder_bits.join(self._weights(), self._stored.remainders, self._stored.ties)
             for master, values in zip(self.masters, self._views(memory)):
                 give_value(master, values)
+            self._memory, self._stored = memory, None
         self.note_versions()
-
-    def _new_memory(self):
-        return torch.empty(self._size, dtype=torch.float32, device=self.masters[0].device)
 
     def _views(self, memory):
         """Return tensors in the shapes and strides of the masters in 1-D memory of any dtype."""

@@ -115,8 +115,7 @@ class StoredValues:
     """What the weights of some masters lack.
 
     Args:
-        remainders: int16, 1-D, with what ``remainder_bits.split`` leaves.
-        ties: what it has returned.
+        remainders, ties: what ``remainder_bits.split`` has returned.
         layouts: (offset, shape, stride) of each master.
     """
 
@@ -130,10 +129,9 @@ class StoredValues:
         offset, shape, stride = self.layouts[index]
         size, device = shape.numel(), self.remainders.device
         with without_gradients():
-            memory = torch.empty(size, dtype=torch.float32, device=device)
-            remainder_bits.stored_in(memory).copy_(self.remainders[offset : offset + size])
             weights = torch.empty_strided(shape, stride, dtype=torch.int16, device=device).copy_(bits_of(model))
-            remainder_bits.join(memory, weights.as_strided((size,), (1,)), self.ties, offset)
+            remainders = self.remainders[offset : offset + size]
+            memory = remainder_bits.join(weights.as_strided((size,), (1,)), remainders, self.ties, offset)
             return memory.as_strided(shape, stride)
 
 

@@ -1,0 +1,162 @@
+"""Where memory ends, ``initialize`` changes nothing, and neither a step nor ``reset`` loses a weight."""
+
+import os
+
+import pytest
+import torch
+from helpers import half_kernels
+
+import ampcompat
+from ampcompat import amp
+
+dispatch = pytest.importorskip("torch.utils._python_dispatch", reason="this torch has no dispatch modes")
+if half_kernels.stand_in() or not hasattr(torch, "compile"):
+    pytest.skip("dispatch modes see every operation from torch 2.0 on", allow_module_level=True)
+
+#: nox -s interrupts: every operation. The suite: every ninth, of each setting others.
+STEP = 1 if "EVERY_INTERRUPT" in os.environ else 9
+
+SETTINGS = {
+    "O1": {"opt_level": "O1", "init_scale": 128.0},
+    "O2": {"opt_level": "O2", "init_scale": 128.0},
+    "O2 with diagnose": {"opt_level": "O2", "init_scale": 128.0, "diagnose": True},
+    "O3": {"opt_level": "O3", "loss_scale": 128.0},
+    "O5 with remainders": {"opt_level": "O5", "store_param_remainders": True},
+}
+
+
+class OutOfMemory(RuntimeError):
+    """As torch's own, which its releases have under different names."""
+
+
+class Allocator(dispatch.TorchDispatchMode):
+    """Counts operations while ``is_counting``, and raises instead of one of them."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.count = 0
+        self.fails_at = fails_at
+        self.is_counting = False
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if self.is_counting:
+            self.count += 1
+            if self.count - 1 == self.fails_at:
+                raise OutOfMemory("out of memory")
+        return function(*args, **(kwargs or {}))
+
+
+class Training:
+    """A model and its optimizer."""
+
+    def __init__(self, options):
+        torch.manual_seed(0)
+        modules = torch.nn.Conv1d(1, 2, 3, bias=False), torch.nn.BatchNorm1d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3)
+        self.model = torch.nn.Sequential(*modules)
+        self.params = list(self.model.parameters())
+        self.optimizer = torch.optim.Adam(self.params, lr=0.01, eps=1e-3)
+        self.batch = torch.randn(4, 1, 8)
+        self.options = options
+
+    def initialize(self):
+        amp.initialize(self.model, self.optimizer, verbosity=0, **self.options)
+
+    def step(self):
+        self.optimizer.zero_grad()
+        loss = self.model(self.batch).float().pow(2).mean()
+        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
+            scaled_loss.backward()
+        self.optimizer.step()
+
+    def plain_step(self):
+        self.optimizer.zero_grad()
+        self.model(self.batch).pow(2).mean().backward()
+        self.optimizer.step()
+
+    def weights(self):
+        return [param.detach().clone() for param in self.params]
+
+    def assert_is_plain(self):
+        held = [param for group in self.optimizer.param_groups for param in group["params"]]
+        assert list(map(id, held)) == list(map(id, self.params))
+        assert {param.dtype for param in self.params} == {torch.float32}
+        assert vars(self.optimizer).get("step") is None
+        assert all(key in set(self.params) for key in self.optimizer.state)
+
+
+def count(options, prepare, run):
+    training, allocator = Training(options), Allocator()
+    prepare(training)
+    with allocator:
+        allocator.is_counting = True
+        run(training)
+        allocator.is_counting = False
+        ampcompat.reset()
+    return allocator.count
+
+
+def failed(training, run, at):
+    """Run with memory that ends once."""
+    allocator = Allocator(at)
+    with allocator, pytest.raises(OutOfMemory):
+        allocator.is_counting = True
+        run(training)
+
+
+def points(name, total):
+    return range(list(SETTINGS).index(name) % STEP, total, STEP)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_initialize_without_memory_changes_nothing(name):
+    total = count(SETTINGS[name], Training.plain_step, Training.initialize)
+    for at in points(name, total):
+        training = Training(SETTINGS[name])
+        training.plain_step()
+        before = training.weights()
+        failed(training, Training.initialize, at)
+        assert ampcompat.current() is None
+        training.assert_is_plain()
+        assert all(map(torch.equal, before, training.weights()))
+        training.plain_step()
+        assert not any(map(torch.equal, before, training.weights()))
+
+
+def two_steps(training):
+    training.initialize()
+    training.step()
+    training.step()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_step_without_memory_loses_no_weight(name):
+    before, after = Training(SETTINGS[name]), Training(SETTINGS[name])
+    two_steps(before)
+    ampcompat.reset()
+    two_steps(after)
+    after.step()
+    ampcompat.reset()
+    for at in points(name, count(SETTINGS[name], two_steps, Training.step)):
+        training = Training(SETTINGS[name])
+        two_steps(training)
+        failed(training, Training.step, at)
+        ampcompat.reset()
+        training.assert_is_plain()
+        for weight, *known in zip(training.weights(), before.weights(), after.weights()):
+            assert any(torch.equal(weight, each) for each in known), at
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training_goes_on_after_a_step_without_memory(name):
+    for at in points(name, count(SETTINGS[name], two_steps, Training.step)):
+        training = Training(SETTINGS[name])
+        two_steps(training)
+        failed(training, Training.step, at)
+        masters = [master.detach().clone() for master in amp.master_params(training.optimizer)]
+        training.step()
+        now = list(amp.master_params(training.optimizer))
+        assert not any(map(torch.equal, masters, now)), at
+        for param, master in zip(training.params, now):
+            assert torch.equal(param, master.to(param.dtype)) and bool(torch.isfinite(master).all()), at
+        ampcompat.reset()
+        training.assert_is_plain()
