@@ -51,8 +51,8 @@ class Training:
 
     def __init__(self, options):
         torch.manual_seed(0)
-        modules = torch.nn.Conv1d(1, 2, 3, bias=False), torch.nn.BatchNorm1d(2), torch.nn.Flatten(), torch.nn.Linear(12, 3)
-        self.model = torch.nn.Sequential(*modules)
+        layers = torch.nn.Conv1d(1, 2, 3, bias=False), torch.nn.BatchNorm1d(2), torch.nn.Flatten()
+        self.model = torch.nn.Sequential(*layers, torch.nn.Linear(12, 3))
         self.params = list(self.model.parameters())
         self.optimizer = torch.optim.Adam(self.params, lr=0.01, eps=1e-3)
         self.batch = torch.randn(4, 1, 8)
