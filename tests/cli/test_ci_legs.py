@@ -273,6 +273,15 @@ def test_failing_tests_fail_the_run(tmp_path, leg):
 
 
 @needs_bash
+def test_the_legs_after_one_with_a_thousand_failures_are_run(tmp_path):
+    failures = "echo '= FAILURES ='; seq -f 'assertion %099.f' 9999; echo '= short test summary info ='"
+    session = f"[ $installing ] || {{ echo torch 1 / python 3; [ $leg = torch-1.12.1 ] || {{ {failures}; exit 1; }}; }}"
+    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
+    assert code == 1 and 500 < len([line for line in lines if line.startswith("assertion")]) < 700
+    assert "== leg torch-1.12.1" in lines and lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
+
+
+@needs_bash
 def test_an_installation_that_breaks_fails_the_run(tmp_path):
     code, lines = run_legs(tmp_path, "echo SyntaxError in setup.py; exit 1", "torch-1.5.1")
     assert code == 1 and "SyntaxError in setup.py" in lines and lines.count("SyntaxError in setup.py") == 1

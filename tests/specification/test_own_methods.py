@@ -4,6 +4,7 @@ The model of every level is the same script without amp, in float64.
 """
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -237,14 +238,22 @@ def test_a_wrapper_around_an_optimizer_trains_as_without_amp(setting, when, give
 # -- param_groups ------------------------------------------------------------------------------------------------------
 
 
-@paired("setting, when, is_frozen", SETTINGS, ["before", "within"], [False, True])
-def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, when, is_frozen):
+#: Keyword arguments of ``zero_grad``; torch before 1.7 takes none, and keeps gradients of zeros.
+CLEARED = (
+    [{"set_to_none": True}, {"set_to_none": False}]
+    if "set_to_none" in inspect.signature(torch.optim.Optimizer.zero_grad).parameters
+    else [{}]
+)
+
+
+@paired("setting, when, is_frozen, cleared", SETTINGS, ["before", "within"], [False, True], CLEARED)
+def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, when, is_frozen, cleared):
     def train(model, optimizer, pass_on):
         for step in range(6):
             if step == (0 if when == "before" else 3):
                 model[0].weight.requires_grad_(not is_frozen)
                 optimizer.param_groups[0]["params"] = [param for param in model.parameters() if param.requires_grad]
-            optimizer.zero_grad()
+            optimizer.zero_grad(**cleared)
             pass_on()
             optimizer.step()
 

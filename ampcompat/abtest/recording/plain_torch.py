@@ -5,6 +5,7 @@ their line, in the order in which these lines first run.
 """
 
 import functools
+import inspect
 import sys
 import weakref
 from collections import deque
@@ -86,10 +87,11 @@ class PlainTraining:
         if not hasattr(optim, "register_optimizer_step_post_hook"):
             return
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-        patches.redirect(torch.autograd.backward, self._backward)  # sessions replace the attribute meanwhile
+        # Sessions that outlive the run replace these two attributes meanwhile.
+        patches.redirect(torch.autograd.backward, self._backward)
+        patches.redirect(inspect.unwrap(torch.autocast.__enter__), self._entered)
         patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
         patches.set(torch.jit, "script", self._scripting(torch.jit.script))
-        patches.set(torch.autocast, "__enter__", self._entered(torch.autocast.__enter__))
         patches.set(scaler, "scale", self._scale(scaler.scale))
         patches.set(scaler, "step", self._scaler_step(scaler.step))
         step_hooks.register(patches, self._before_step, self._after_step)

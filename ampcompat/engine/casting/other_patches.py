@@ -47,7 +47,8 @@ def cast_around_regions(switch, patches):
     @functools.wraps(leave)
     def __exit__(region, *exc_info):
         result = leave(region, *exc_info)
-        flags = region._amp_flags.pop() if vars(region).get("_amp_flags") else None
+        entered = vars(region).get("_amp_flags")  # empty or absent: the region was entered before
+        flags = entered.pop() if entered else None
         if flags is not None:
             flags.__exit__(*exc_info)
         return result

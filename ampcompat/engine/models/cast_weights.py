@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.patching import run_all
-from ...support.tensor_lists import data_of, set_data
+from ...support.tensor_lists import data_of, set_data, set_stored_gradient, stored_gradient
 from ..casting import emulated_half_arithmetic
 from .wide_buffers import WIDE_BUFFERS, WideBuffers
 
@@ -104,15 +104,15 @@ def _restore_dtypes(reference, tensors, originals):
         tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
         if tensor is not None and tensor.dtype is not dtype:
             wide = None if is_param or buffers is None else buffers.widened(name, data_of(tensor))
-            now = data_of(tensor) if wide is None else wide, tensor.grad
+            now = data_of(tensor) if wide is None else wide, stored_gradient(tensor)
             _set_data(tensor, dtype, *originals.get(id(tensor), now))
 
 
 def _set_data(tensor, dtype, data, grad):
-    tensor.grad = None  # torch rejects data of another dtype than the gradient's
+    set_stored_gradient(tensor, None)  # torch rejects data of another dtype than the gradient's
     set_data(tensor, data.to(dtype))
     if grad is not None:
-        tensor.grad = grad.to(dtype)
+        set_stored_gradient(tensor, grad.to(dtype))
 
 
 def _own_tensors(module):

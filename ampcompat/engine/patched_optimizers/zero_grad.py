@@ -12,6 +12,7 @@ def amp_zero_grad(self, *args, **kwargs):
     else:  # torch before 1.7, and wrappers: no such argument, so it is implemented here
         stated = kwargs.pop("set_to_none", args[0] if args else False)
         args = ()
+    record.follow_groups()
     record.gradients.clear(stated)  # first: half gradients that it leaves would be widened to be cleared
     result = zero_grad(*args, **kwargs)
     record.gradients.follow()
