@@ -121,9 +121,8 @@ class Run:
         list_of(COUNT), "checksums of what models were called with in each of them", factory=list
     )
     layers: List[Tuple[str, float]] = described(
-        NAMED_ERRORS, "the error of each layer's output compared with float32", factory=list
+        NAMED_ERRORS, "the error of each layer's output compared with float32, of `--find-keep-fp32`", factory=list
     )
-    gradients: List[Tuple[str, float]] = described(NAMED_ERRORS, "the error of each param's gradient", factory=list)
     predicted: Optional[Memory] = described(optional(schema.record(Memory)), "memory predicted by the formula", None)
     memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
     findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)

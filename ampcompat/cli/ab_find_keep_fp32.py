@@ -18,7 +18,7 @@ def find(report, level, run_candidate):
     """
     if judge(report)[level].kind == ACCEPTED:
         return f"{level} is accepted as it is: no layer needs float32."
-    names = [name for name, _, _ in keep_fp32_search.ranking(report.runs[level])]
+    names = keep_fp32_search.ranking(report.runs[level])
     if not names:
         return f"{level} cannot be searched: no layer was compared in it (at least two steps are needed)."
     tried, accepted = [], []

@@ -55,7 +55,6 @@ def new_parser():
     fail_on_options.add_options(parser)
     told = "first forecast which levels will work, from 50 steps in float32, and say at the end whether that was right"
     add("--forecast", action="store_true", help=told)
-    add("--layers", action="store_true", help="compare each layer with float32, on the same weights and inputs")
     search = "search for the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
@@ -147,7 +146,7 @@ def checked_command(parser, options):
     _check_outputs(parser, options)
     _set_jobs(parser, options)
     if options.find_keep_fp32:
-        options.layers, options.levels = True, [options.find_keep_fp32]
+        options.levels = [options.find_keep_fp32]
     if options.first_difference:
         _choose_compared(parser, options)
     fail_on_options.check(parser, options)

@@ -36,7 +36,8 @@ def _planned(options, command, level, repeat):
     script = changes.pop("script", None)
     # The report has what amp prints; if a script fails, its own output and traceback are shown.
     run_options = {"verbosity": None if options.verbose else 0}
-    run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory", "layers")})
+    run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory")})
+    run_options["layers"] = options.find_keep_fp32 is not None  # which ranks them by their errors
     run_options.update(changes.pop("options", {}))
     if options.baseline == UNCHANGED or any("script" in each for each in options.rows.values()):
         run_options["losses_by_line"] = True

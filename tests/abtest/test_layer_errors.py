@@ -7,7 +7,7 @@ import torch
 from helpers import precision
 
 from ampcompat import amp
-from ampcompat.abtest import Report, Run, to_text
+from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging import keep_fp32_search
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.recording import layer_errors
@@ -35,7 +35,7 @@ PLANTED = {
 }
 
 
-def train_with(*bad, init_scale=256.0, **options):
+def train_with(*bad):
     """Return a training whose network has the planted layers ``bad`` among others."""
 
     def train(level):
@@ -46,7 +46,7 @@ def train_with(*bad, init_scale=256.0, **options):
         for name, module in named:
             model.add_module(name, module)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model, optimizer = amp.initialize(model, optimizer, init_scale=init_scale, verbosity=0, **options)
+        model, optimizer = amp.initialize(model, optimizer, init_scale=256.0, verbosity=0)
         for _ in range(80):
             x = torch.randn(32, 8)
             optimizer.zero_grad()
@@ -71,9 +71,7 @@ def test_planted_layers_rank_first_and_are_found(bad):
     train = train_with(*bad)
     report = run_at(train, [("O0", 0), ("O0", 1), ("O2", 0)], layers=True)
     planted = {f"bad{index}" for index in range(len(bad))}
-    ranking = keep_fp32_search.ranking(report.runs["O2"])
-    assert {name for name, _, _ in ranking[: len(bad)]} == planted
-    assert sum(share for name, _, share in ranking if name in planted) > 0.99
+    assert set(keep_fp32_search.ranking(report.runs["O2"])[: len(bad)]) == planted
     assert judge(report)["O2"].kind != ACCEPTED
 
     def run_candidate(names):
@@ -86,30 +84,7 @@ def test_planted_layers_rank_first_and_are_found(bad):
 def test_at_o0_no_layer_differs_from_float32_and_the_training_is_the_same():
     compared, plain = [run_at(train_with(), [("O0", 0)], layers=flag).runs["O0"] for flag in (True, False)]
     assert compared.loss == plain.loss
-    assert set(dict(compared.layers).values()) == {0.0} and set(dict(compared.gradients).values()) == {0.0}
-    assert set(dict(compared.gradients)) == {"first.weight", "first.bias", "last.weight", "last.bias"}
-
-
-def test_where_a_compared_step_overflows_gradients_are_compared_in_the_next_that_does_not():
-    run = run_at(train_with(init_scale=2.0**22), [("O2", 0)], layers=True).runs["O2"]
-    assert 3 in run.skipped
-    assert set(dict(run.gradients)) == {"first.weight", "first.bias", "last.weight", "last.bias"}
-    assert max(dict(run.gradients).values()) < 0.01
-
-
-def test_gradients_that_overflow_in_every_compared_step_are_said_to_overflow():
-    train = train_with(init_scale=2.0**24, min_loss_scale=2.0**24)
-    run = run_at(train, [("O2", 0)], layers=True).runs["O2"]
-    assert len(run.skipped) == 80 and max(dict(run.gradients).values()) == math.inf
-    text = to_text(Report(runs={"O0": Run(), "O2": run}))
-    assert " overflows\n" in text and "inf" not in text
-
-
-def test_errors_of_gradients_are_those_of_half(level):
-    run = run_at(train_with(), [("O0", 0), (level, 0)] if level != "O0" else [("O0", 0)], layers=True).runs[level]
-    largest = max(dict(run.gradients).values())
-    limit = {"O0": 0.0, "O1": 0.01, "O2": 0.01, "O3": 0.05, "O4": 0.1, "O5": 0.3}[level]
-    assert largest <= limit and (largest > 0.0) == (level != "O0")
+    assert dict(compared.layers) == dict.fromkeys(("first", "act", "drop", "last"), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -133,12 +108,5 @@ def test_the_search_finds_a_smallest_set():
     assert keep_fp32_search.argument(["b", "d"]) == 'keep_fp32=["b", "d"]'
 
 
-def test_the_table_of_layers_has_shares_and_layers_that_were_not_reached_come_last():
-    run = Run(layers=[("a", 0.003), ("late", math.nan), ("b", 0.004)], gradients=[("a.weight", 0.5)])
-    assert [(name, share) for name, _, share in keep_fp32_search.ranking(run)] == [
-        ("b", pytest.approx(0.64)),
-        ("a", pytest.approx(0.36)),
-        ("late", 0.0),
-    ]
-    text = to_text(Report(runs={"O0": Run(), "O2": run}))
-    assert "each layer at O2" in text and "64 %" in text and "gradients at O2" in text
+def test_layers_that_were_not_reached_come_last():
+    assert keep_fp32_search.ranking(Run(layers=[("a", 0.003), ("late", math.nan), ("b", 0.004)])) == ["b", "a", "late"]

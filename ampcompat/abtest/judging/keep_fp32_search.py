@@ -4,21 +4,12 @@ import math
 
 
 def ranking(run):
-    """Return ``[(layer, error, share of the sum of squares), …]`` of a run, largest first; errors of nan last.
+    """Return the layers of a run, those with the largest errors first.
 
-    An error is nan if a layer was never compared because its inputs were not finite.
+    An error is nan if a layer was never compared because its inputs were not finite; these layers come last.
     """
-    errors = dict(run.layers)
-    infinite = [name for name, error in errors.items() if math.isinf(error)]
-    total = sum(error * error for error in errors.values() if math.isfinite(error))
-    found = []
-    for name, error in sorted(errors.items(), key=lambda item: math.inf if math.isnan(item[1]) else -item[1]):
-        if infinite:
-            share = 1.0 / len(infinite) if name in infinite else 0.0
-        else:
-            share = error * error / total if total and math.isfinite(error) else 0.0
-        found.append((name, error, share))
-    return found
+    ranked = sorted(run.layers, key=lambda item: math.inf if math.isnan(item[1]) else -item[1])
+    return [name for name, _ in ranked]
 
 
 def search(names, is_accepted):

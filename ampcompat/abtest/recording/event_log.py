@@ -8,7 +8,7 @@ Events are dicts with one of these keys, and the values that belong to it:
                   metrics: [[name, value], …]; data: checksums of what was loaded and of inputs, or None
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
-    layers        [[name, error], …] as far as measured by now; gradients: of params
+    layers        [[name, error], …] as far as measured by now
     finding       why a step was skipped; of_step
     warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
@@ -39,7 +39,6 @@ def apply_event(run, event):
         run.checkpoints.append(event["saved"])
     elif "layers" in event:
         run.layers = [tuple(each) for each in event["layers"]]
-        run.gradients = [tuple(each) for each in event["gradients"]]
     elif "end" in event:
         run.status, run.error, run.traceback = event["end"], event.get("error"), event.get("traceback")
 

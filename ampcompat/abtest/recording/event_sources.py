@@ -76,7 +76,7 @@ def add_observers(recorder, diagnose=True, memory=True, layers=False):
     """Return the observers of a recorded run, including ``recorder``, and add the others' events to its sources."""
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
-    compared = [LayerErrors(measured=MEASURED)] if layers else []
+    compared = [LayerErrors()] if layers else []
     recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
     recorder.sources += compared
     # The recorder is last: it may stop the run after a step, which the others must observe first.

@@ -36,7 +36,7 @@ class RunOptions:
     Args:
         backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
         diagnose, memory: as for ``compare``.
-        layers: compare each layer with float32 in a few steps.
+        layers: measure the error of each layer in a few steps, for ``--find-keep-fp32``.
         initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
             ``keep_fp32`` are added to the script's.
         losses_by_line: number losses by their line in the script, and also record training without amp.

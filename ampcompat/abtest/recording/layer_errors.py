@@ -1,9 +1,7 @@
-"""The error that each layer adds: its output and its params' gradients, compared with float32 on the same inputs.
+"""The error that each layer adds, by which ``ab --find-keep-fp32`` ranks layers.
 
 The error of a layer (a module without children) is that of its own call: the call is repeated in float32 with the same
-weights, inputs and random state. So it does not include the error of the layers before it. The error of a param's
-gradient is that of the whole backward pass: the model is run again in float32, with a backward pass from the gradient
-of its output.
+weights, inputs and random state. So it does not include the error of the layers before it.
 
     error = norm of (value - float32 value) / norm of the float32 value, in float64
 """
@@ -24,64 +22,44 @@ from ...support.uncopied_hook import ModuleHook
 #: The steps in which layers are compared; memory and time are not measured in these.
 STEPS = (3, 16, 36)
 
-#: If gradients overflow in such a step, the loss scale is too large, and no layer is at fault. Up to this number of
-#: steps is tried until one does not overflow.
-TRIES = 20
-
 
 class LayerErrors(Observer):
     """Compares layers with float32 in a few steps of a session.
 
     Attributes:
-        outputs, gradients: ``{name of the layer or param: largest error of the steps}``; nan for a layer that was never
-            compared, inf for a gradient that overflowed in each step that was tried.
-
-    Args:
-        steps: the steps in which layers are compared.
-        measured: steps that are not used instead of one with an overflow, since memory is measured in them.
+        outputs: ``{name of the layer: largest error of the steps}``; nan for a layer that was never compared.
     """
 
-    def __init__(self, steps=STEPS, measured=()):
-        self.outputs, self.gradients = {}, {}
+    def __init__(self):
+        self.outputs = {}
         self.is_watching = False
-        self._steps, self._measured = frozenset(steps), frozenset(measured)
-        self._tries = 0  # steps that may still be compared, until one has no overflow
-        self._has_overflowed = False
         self._has_news = False
         self._session = None
         self._inputs = {}  # layer -> (arguments, random state) of the call in progress
-        self._whole = []  # a copy of the model, its arguments, random state, gradients at outputs: of each forward pass
         self._is_comparing = False
         self._handles = []
 
     # -- what the recorder calls ---------------------------------------------------------------------------------------
 
     def step_ended(self, next_step):
-        """Compare in ``next_step`` if it is one of the steps, or replaces one in which gradients overflowed."""
-        if self.is_watching:
-            self._tries = self._tries - 1 if self._has_overflowed else 0
-        if next_step in self._steps:
-            self._tries = TRIES
-        self.is_watching = self._tries > 0 and next_step not in self._measured
-        self._has_overflowed = False
-        self._whole, self._inputs = [], {}
+        """Compare in ``next_step`` if it is one of ``STEPS``."""
+        self.is_watching = next_step in STEPS
+        self._inputs = {}
 
     def new_events(self):
         """Return an event of all errors so far if there are new ones."""
         if not self._has_news:
             return []
         self._has_news = False
-        return [{"layers": [list(item) for item in self.outputs.items()], "gradients": list(self.gradients.items())}]
+        return [{"layers": [list(item) for item in self.outputs.items()]}]
 
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Register hooks on the layers, and on the models themselves."""
+        """Register hooks on the layers."""
         self._session = session
         options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
         for model in models:
-            self._handles.append(model.register_forward_pre_hook(ModuleHook(self._model_called), **options))
-            self._handles.append(model.register_forward_hook(ModuleHook(self._model_returned)))
             for name, module in model.named_modules():
                 if not any(True for _ in module.children()):
                     name = name or type(model).__name__
@@ -95,43 +73,7 @@ class LayerErrors(Observer):
             handle.remove()
         self._handles = []
 
-    def after_backward(self, backward):
-        """Compare the gradients of the params if the step has one forward pass."""
-        if not self.is_watching or len(self._whole) != 1 or backward.delay_unscale:
-            return
-        reference, args, kwargs, state, gradients = self._whole.pop()
-        if not gradients:
-            return
-        with self._in_float32(state), torch.enable_grad():
-            outputs = _differentiable(reference(*args, **kwargs))
-            named = [(name, param) for name, param in reference.named_parameters() if param.requires_grad]
-            by = [gradient.float() / float(backward.scale) for gradient in gradients]
-            wanted = torch.autograd.grad(outputs, [param for _, param in named], by, allow_unused=True)
-        found = self._gradients_by_name(backward.records)
-        pairs = [(name, expected) for (name, _), expected in zip(named, wanted) if expected is not None]
-        pairs = [(name, found[name], expected) for name, expected in pairs if name in found]
-        self._has_overflowed = not all(torch.isfinite(gradient).all() for _, gradient, _ in pairs)
-        if not self._has_overflowed or self._tries == 1:
-            for name, gradient, expected in pairs:
-                self._note(self.gradients, name, gradient, expected)
-
     # -- hooks ---------------------------------------------------------------------------------------------------------
-
-    def _model_called(self, model, args, kwargs=None):
-        if not self._is_on(model):
-            return
-        self._model = model
-        reference = _float_copy(model)
-        inputs = _detached(args), _detached(kwargs or {})
-        self._whole.append((reference,) + inputs + (random_state.capture(), []))
-
-    def _model_returned(self, model, args, output):
-        if self._is_on(model) and self._whole:
-            gradients = self._whole[-1][-1]
-            outputs = _differentiable(output)
-            gradients.extend([None] * len(outputs))
-            for place, tensor in enumerate(outputs):
-                tensor.register_hook(lambda gradient, place=place: gradients.__setitem__(place, gradient.detach()))
 
     def _layer_called(self, module, args, kwargs=None):
         if self._is_on(module):
@@ -144,7 +86,7 @@ class LayerErrors(Observer):
         with self._in_float32(state), torch.no_grad():
             expected = _float_copy(module)(*args, **kwargs)
         for value, reference in zip(floating_tensors(output, []), floating_tensors(expected, [])):
-            self._note(self.outputs, name, value, reference)
+            self._note(name, value, reference)
 
     def _is_on(self, module):
         return self.is_watching and not self._is_comparing and module.training and torch.is_grad_enabled()
@@ -159,18 +101,10 @@ class LayerErrors(Observer):
         finally:
             self._is_comparing = False
 
-    def _note(self, errors, name, value, expected):
+    def _note(self, name, value, expected):
         if torch.isfinite(expected).all():  # otherwise the input was not finite, and no layer is at fault
-            errors[name] = max(relative_error(value, expected), errors.get(name, math.nan))
+            self.outputs[name] = max(relative_error(value, expected), self.outputs.get(name, math.nan))
         self._has_news = True
-
-    def _gradients_by_name(self, records):
-        masters = {}
-        for record in records:
-            pairs = list(record.pairs()) + [(param, param) for param in record.unpaired_params()]
-            masters.update({id(param): master.grad for param, master in pairs if master.grad is not None})
-        named = self._model.named_parameters()
-        return {name: masters[id(param)] for name, param in named if id(param) in masters}
 
 
 def relative_error(value, expected):
@@ -199,7 +133,3 @@ def _detached(value):
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(_detached(item) for item in value)
     return cast_floating(value, torch.float32)
-
-
-def _differentiable(value):
-    return [tensor for tensor in floating_tensors(value, []) if tensor.grad_fn is not None]

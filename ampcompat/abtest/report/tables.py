@@ -4,7 +4,7 @@ import math
 from collections import namedtuple
 from statistics import median
 
-from ..judging import equivalence, keep_fp32_search, time_to_target
+from ..judging import equivalence, time_to_target
 from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
 from ..row_names import name_of, noun
@@ -14,9 +14,6 @@ from .number_format import UNKNOWN, milliseconds, number, percent, scale, second
 Table = namedtuple("Table", "title columns rows left notes")
 
 EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
-
-#: The number of layers and params shown, those with the largest errors.
-SHOWN_LAYERS = 8
 
 #: Names of columns for fields of ``Memory``.
 _MEMORY = dict(
@@ -134,26 +131,6 @@ def _median_and_range(values):
     if len(values) < 2:
         return number(values[0]) if values else UNKNOWN
     return "{} ({} to {})".format(*map(number, (median(values), min(values), max(values))))
-
-
-def layers(report):
-    """Return two tables for each level whose layers were compared with float32: errors of outputs and of gradients."""
-    tables = []
-    for level, run in report.runs.items():
-        if level == report.baseline or not run.layers:
-            continue
-        outputs = [[name, _error(error), percent(share)] for name, error, share in keep_fp32_search.ranking(run)]
-        gradients = [[name, _error(error)] for name, error in sorted(run.gradients, key=lambda item: -item[1])]
-        title = "Error of each layer at " + level
-        tables.append(Table(title, ["layer", "error", "share"], outputs[:SHOWN_LAYERS], 1, []))
-        if gradients:
-            title = "Error of gradients at " + level
-            tables.append(Table(title, ["param", "error"], gradients[:SHOWN_LAYERS], 1, []))
-    return tables
-
-
-def _error(share):
-    return "overflows" if math.isinf(share) else UNKNOWN if math.isnan(share) else percent(share)
 
 
 def scales(report):

@@ -34,7 +34,6 @@ def to_text(report, width=100, details=False, summary=None):
     blocks = [_heading(report, width)]
     blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
     blocks += compared
-    blocks += [_table(each, width) for each in tables.layers(report)]
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
         blocks.append(_sentences(_overflows(report), width))
