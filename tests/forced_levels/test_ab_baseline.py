@@ -1,6 +1,7 @@
 """``ab`` on scripts without Apex: the baseline is the script unchanged, and O0 beside it is bit-equal."""
 
 import math
+import random
 
 import pytest
 
@@ -14,12 +15,12 @@ from ampcompat.tools.forced_levels.forced_level import is_supported
 
 PLAIN = """
 import torch
-model = torch.nn.Linear(8, 1)
+model = torch.nn.Linear(8, 1).to(torch.WEIGHTS)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for step in range(6):
-    inputs = torch.randn(32, 8)
+    inputs = torch.randn(32, 8).to(torch.WEIGHTS)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=CASTS):
-        loss = (model(inputs).float() - inputs.sum(1, keepdim=True)).pow(2).mean()
+        loss = (model(inputs).float() - inputs.float().sum(1, keepdim=True)).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -27,18 +28,24 @@ for step in range(6):
 
 
 @pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
-@pytest.mark.parametrize("casts", [False, True])
-def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts):
+@pytest.mark.parametrize(
+    "casts, weights, told",
+    [
+        (False, "float32", "O0 has the same losses as the unchanged script, bit for bit"),
+        (True, "float32", "the script casts by itself (torch.autocast in {}:7), and O0 computes in float32"),
+        (False, "bfloat16", "the script's weights are bfloat16, without float32 masters, and O0 computes in float32"),
+    ],
+)
+def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts, weights, told):
     script, file = tmp_path / "train.py", tmp_path / "report.json"
-    script.write_text(PLAIN.replace("CASTS", str(casts)))
+    script.write_text(PLAIN.replace("CASTS", str(casts)).replace("WEIGHTS", weights))
     options = ["--no-control", "--timing-steps", "0", "--no-memory", "--no-diagnose", "--json", str(file)]
     assert main(["ab", "--levels", "O0", *options, str(script)]) == 0
     report = Report.load(file)
     assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
-    assert unchanged.is_equal(report) is not casts
+    assert unchanged.is_equal(report) is not (casts or weights == "bfloat16")
     assert report.runs["O0"].inputs == report.runs["unchanged"].inputs and len(set(report.runs["O0"].inputs)) == 6
-    told = f"torch.autocast in {script}:7" if casts else "O0 has the same losses as the unchanged script, bit for bit"
-    assert told in report.advice
+    assert told.format(script) in report.advice
 
 
 def made(losses, o0=None, **fields):
@@ -55,6 +62,32 @@ def test_the_last_bit_of_a_loss_counts_and_a_run_that_is_shorter_differs():
     assert "from step 1 on (1.0000000000000002 against 1.0)" in unchanged.tell(made([2.0, 1.0], [2.0, 1.0 + 2.0**-52]))
     assert "is not deterministic" in unchanged.tell(made([2.0, 1.0], [2.0]))
     assert unchanged.tell(Report(runs={"O0": Run()})) is None
+
+
+def falling(end, seed=0):
+    noise = random.Random(seed)
+    return [end + (3.0 - end) * math.exp(-step / 20) + 0.01 * noise.random() for step in range(100)]
+
+
+@pytest.mark.parametrize(
+    "end, casts, told",
+    [
+        (
+            1.3,
+            {"half_weights": "bfloat16"},
+            "rejected: loss ends 29 % over O0's. Train at O5, which keeps float32 masters: "
+            "ampcompat run --opt-level O5 train.py --lr 1",
+        ),
+        (1.001, {"half_weights": "bfloat16"}, "the unchanged script is accepted: loss ends 0.097 % over O0's."),
+        (1.3, {"casts_itself": "torch.autocast in a.py:7"}, "Train at O0, float32: ampcompat run --opt-level O0"),
+    ],
+)
+def test_a_script_that_computes_in_half_is_judged_against_o0_too(end, casts, told):
+    report = made(falling(end), falling(1.0), environment=dict(casts, script="train.py --lr 1"))
+    report.runs["O5"] = made(falling(1.001)).runs["O0"]
+    report.runs["unchanged"].repeats = [made(falling(end, 1)).runs["O0"]]
+    assert told in unchanged.tell(report) and "not deterministic" not in unchanged.tell(report)
+    assert ("Train at" in unchanged.tell(report)) is (end > 1.1)
 
 
 def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():

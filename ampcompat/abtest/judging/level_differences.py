@@ -71,17 +71,21 @@ def shows_progress(run):
     return is_alone(run) and not last > first
 
 
-def find_differences(run, baseline):
+def find_differences(run, baseline, seeds_of=None):
     """Return the ``Difference`` objects of a level: end and area of each series that both have.
 
     Interrupted runs do not count, since they did not reach their end.
+
+    Args:
+        seeds_of: the run whose seeds give the variation, if it is not ``baseline``.
     """
+    seeds_of = seeds_of or baseline
     found = []
     for name in curves.series_names(baseline):
         if name not in curves.series_names(run):
             continue
         pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
-        control = _compare(combinations([baseline] + baseline.repeats, 2), name)
+        control = _compare(combinations([seeds_of] + seeds_of.repeats, 2), name)
         if pairs:
             one_sided, label = shows_progress(baseline), curves.describe(name, baseline)
             for what, tolerance, start in ((END, END_TOLERANCE, 0.5), (AREA, AREA_TOLERANCE, 0.0)):

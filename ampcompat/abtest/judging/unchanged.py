@@ -1,11 +1,16 @@
-"""Whether training at O0 is bitwise equal to the unchanged script."""
+"""Whether training at O0 is bitwise equal to the unchanged script, and if the script computes in half, as good."""
 
 import math
 
+from ..report.number_format import percent
 from ..row_names import UNCHANGED
+from .verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards
 
 #: The row that is float32 throughout.
 FLOAT32 = "O0"
+
+#: Levels whose half weights have float32 masters, by the dtype of the script's own weights.
+WITH_MASTERS = {"float16": "O2", "bfloat16": "O5"}
 
 
 def is_equal(report):
@@ -15,7 +20,7 @@ def is_equal(report):
 
 
 def tell(report):
-    """Return in one sentence how O0 compares with the unchanged script; None if the report does not have both."""
+    """Return in a few sentences how O0 compares with the unchanged script; None if the report does not have both."""
     found = _first_difference(report)
     if found is None:
         return None
@@ -23,10 +28,32 @@ def tell(report):
         steps = len(report.runs[FLOAT32].step_seconds)
         return f"O0 has the same losses as the unchanged script, bit for bit, in all of {steps} steps."
     told = "O0 differs from the unchanged script from step {} on ({!r} against {!r}): ".format(*found)
-    places = report.environment.get("casts_itself")
-    if places:
-        return told + f"the script casts by itself ({places}), and O0 computes in float32."
-    return told + "the script is not deterministic on this machine, or depends on what runs before it."
+    places, weights = report.environment.get("casts_itself"), report.environment.get("half_weights")
+    if weights:
+        told += f"the script's weights are {weights}, without float32 masters, and O0 computes in float32."
+    elif places:
+        told += f"the script casts by itself ({places}), and O0 computes in float32."
+    else:
+        return told + "the script is not deterministic on this machine, or depends on what runs before it."
+    return " ".join([told] + _against_float32(report, weights))
+
+
+def _against_float32(report, weights):
+    """Return how the unchanged script compares with O0, and the command that trains better; both may be missing."""
+    found = judge_backwards(report, FLOAT32)
+    if found is None or found.kind == NOT_JUDGED or not found.progress:
+        return []
+    share = found.end.signed
+    end = "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"
+    told = [f"Judged against O0, the unchanged script is {found.kind}: {found.end.series} ends {end} O0's."]
+    level = WITH_MASTERS.get(weights, FLOAT32)
+    verdicts = judge(report)
+    level = level if level in verdicts and verdicts[level].kind == ACCEPTED else FLOAT32
+    if found.kind != REJECTED or verdicts[level].kind != ACCEPTED:
+        return told
+    reason = "which keeps float32 masters" if level != FLOAT32 else "float32"
+    command = "ampcompat run --opt-level {} {}".format(level, report.environment.get("script", "SCRIPT"))
+    return told + [f"Train at {level}, {reason}: {command}"]
 
 
 def _first_difference(report):

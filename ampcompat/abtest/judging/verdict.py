@@ -108,6 +108,15 @@ def judge(report):
     return verdicts
 
 
+def judge_backwards(report, level):
+    """Return the ``Verdict`` on the baseline, with a level as the reference; None if that level cannot be one."""
+    baseline, reference = report.runs[report.baseline], report.runs[level]
+    if failure(baseline) or _broken(reference) or _different_data(baseline, reference):
+        return None
+    progress = shows_progress(reference) or not is_alone(reference)
+    return _compared(find_differences(baseline, reference, seeds_of=baseline), progress)
+
+
 def _broken(baseline):
     """Return why a baseline cannot be used for comparison, or None."""
     fault = failure(baseline)

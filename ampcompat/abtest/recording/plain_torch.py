@@ -178,6 +178,7 @@ class PlainTraining:
         if not self._recorder.is_initialized:
             self._recorder.initialized(SimpleNamespace(choice=None), [], [])
             self._recorder.sources[:] = self._observers  # the others measure models known to amp
+            self._record_half_weights()
         loss, scale = self._unscaled(loss)
         loss_id = self.number()
         self._begin_step_if_ended()
@@ -188,6 +189,16 @@ class PlainTraining:
             observer.before_backward(Pass(loss, loss_id, scale, records))
         self._begin_step_if_ended()
         self._passes[loss_id] = len(self._stepped)
+
+    def _record_half_weights(self):
+        """Record the dtype that most trained params have, if it is half: their optimizers update half weights."""
+        sizes = {}
+        for optimizer in self._optimizers:
+            for param in [param for group in optimizer.param_groups for param in group["params"]]:
+                sizes[param.dtype] = sizes.get(param.dtype, 0) + param.numel()
+        dtype = max(sizes, key=sizes.get, default=None)
+        if dtype in (torch.float16, torch.bfloat16):
+            self._recorder.record({"environment": {"half_weights": str(dtype).partition(".")[2]}})
 
     def _begin_step_if_ended(self):
         step = len(self._recorder.run.step_seconds)
