@@ -6,7 +6,6 @@ recorded is kept after Ctrl-C. This process does not import torch.
 
 import argparse
 import os
-import shutil
 import sys
 
 from ..abtest.judging import advice
@@ -15,6 +14,7 @@ from ..abtest.report.text import to_text
 from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
 from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
+from ..support import terminal
 from . import fail_on_options
 from .ab_first_difference import compare_step
 from .ab_live import follow
@@ -126,7 +126,7 @@ def _first_difference(parser, options, report, planned):
     except (AmpError, OSError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return ALL_FAILED
-    print(to_text(report, min(100, max(80, shutil.get_terminal_size((100, 24)).columns))))
+    print(to_text(report, terminal.columns(least=80, most=100)))
     return 0 if _write_files(parser, options, report) else ALL_FAILED
 
 

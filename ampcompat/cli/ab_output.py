@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import textwrap
 
 from ..abtest.planned_run import PLACEHOLDER, script_file
@@ -14,7 +13,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..cuda_redirect import missing_cuda
 from ..errors import AmpError
-from ..support import files
+from ..support import files, terminal
 from ..support.terminal import show
 from ..tools.check.rule_searches.conditional_initialize import conditional_calls_in
 from .ab_find_keep_fp32 import find_in_processes
@@ -34,7 +33,7 @@ def print_report(options, report, outputs):
             failed.setdefault(text, {})[level] = True
     for text, levels in failed.items():
         print("--- the end of the script's output at {} ---\n{}\n".format(", ".join(levels), text))
-    width = min(100, max(80, shutil.get_terminal_size((100, 24)).columns))
+    width = terminal.columns(least=80, most=100)
     show(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
         print("\n" + _nothing_to_record(options, width))

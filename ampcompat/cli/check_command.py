@@ -5,6 +5,7 @@ import os
 import sys
 import time
 
+from ..support import terminal
 from ..support.terminal import show
 from ..tools.check import check as check_paths
 from ..tools.check.check_text import to_text
@@ -57,7 +58,7 @@ def _inputs(options):
 
 def _progress(stream):
     """Return a function that redraws one line with a bar; None if the stream is not a terminal."""
-    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+    if not terminal.can_redraw(stream):
         return None
     shown = [0.0]
 

@@ -5,7 +5,6 @@ The script runs in its own process, at O0. This process does not import torch.
 
 import argparse
 import json
-import shutil
 import sys
 
 from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
@@ -13,7 +12,7 @@ from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import NOTHING_TO_RECORD
 from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
 from ..errors import AmpError
-from ..support import files
+from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
@@ -109,7 +108,7 @@ def print_forecast(found, command, details):
     """Print a forecast."""
     from ..tools.forecast.forecast_text import to_text
 
-    width = min(100, max(80, shutil.get_terminal_size((80, 24)).columns))
+    width = terminal.columns(80, least=80, most=100)
     print(to_text(found, command, width, details))
 
 

@@ -15,6 +15,7 @@ from ..engine.casting import emulated_half_arithmetic, patch_targets
 from ..engine.op_table import expansion
 from ..errors import AmpError
 from ..opt_levels import OPT_LEVELS
+from ..support.dtype_names import dtype_name
 from ..support.torch_compat import features, private_api, tested_releases
 from .argument_parser import CommandParser
 
@@ -90,7 +91,7 @@ def _readable(value):
     if isinstance(value, dict):
         return "; ".join(f"{key}: {_readable(item)}" for key, item in value.items()) or "none"
     if isinstance(value, (tuple, list)):
-        return ", ".join(str(item).replace("torch.", "") for item in value) or "none"
+        return ", ".join(dtype_name(item) for item in value) or "none"
     return str(value)
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import textwrap
 from glob import escape, glob
 
@@ -17,7 +16,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
-from ..support import files
+from ..support import files, terminal
 from ..support.terminal import show
 from . import fail_on_options, target_option
 from .argument_parser import CommandParser
@@ -100,7 +99,7 @@ def _print_differences(reports):
     rows = differing([each for _, each in reports])
     if len(reports) < 2:
         return
-    width = min(100, shutil.get_terminal_size((100, 24)).columns)
+    width = terminal.columns(most=100)
     names = [name for name, _ in _named(reports)]
     show("The reports differ in:" if rows else "The reports have the same settings, versions and arguments.")
     for name, values in rows:
@@ -110,11 +109,11 @@ def _print_differences(reports):
 
 
 def _print(reports, summaries, details):
-    width = shutil.get_terminal_size((100, 24)).columns
+    width = terminal.columns(most=100)
     for index, ((path, one), summary) in enumerate(zip(reports, summaries)):
         if len(reports) > 1:
             show("{}== {} ==\n".format("\n" if index else "", path))
-        show(to_text(one, min(width, 100), details, summary))
+        show(to_text(one, width, details, summary))
 
 
 def _named(reports):

@@ -4,12 +4,12 @@ The number of steps is unknown until a run has ended, unless ``--steps`` is give
 """
 
 import os
-import shutil
 import sys
 import threading
 import time
 
 from ..abtest.report.number_format import duration, number, scale
+from ..support import terminal
 
 #: Seconds between two updates of a bar, and between two lines if there is no terminal.
 BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0
@@ -20,8 +20,7 @@ GREEN, RED, RESET = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 def make_progress(stream=None, steps=None, runs=1, kept=0):
     """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, otherwise a ``LineProgress``."""
     stream = sys.stderr if stream is None else stream
-    can_redraw = stream.isatty() and os.environ.get("TERM") != "dumb"
-    return (BarProgress if can_redraw else LineProgress)(stream, steps, runs, kept)
+    return (BarProgress if terminal.can_redraw(stream) else LineProgress)(stream, steps, runs, kept)
 
 
 class Running:
@@ -178,7 +177,7 @@ class BarProgress(LineProgress):
         self.stream.flush()
 
     def _draw(self, label, parts, share, colour):
-        columns = shutil.get_terminal_size().columns - 1
+        columns = terminal.columns(80) - 1
         width = columns - len(label) - 1
         length = min(30, max(0, width - 30))
         filled = int(round(share * length))

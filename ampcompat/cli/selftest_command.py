@@ -1,9 +1,9 @@
 """``selftest``: check that ampcompat works with the torch and the device of this machine."""
 
 import functools
-import shutil
 
 from ..errors import AmpError
+from ..support import terminal
 from ..support.torch_compat import features
 from ..tools.selftest import runner
 from .argument_parser import CommandParser
@@ -22,7 +22,7 @@ def selftest(arguments):
         parser.error(f"--device {device}: not available to this torch, only {available}.")
     try:
         show = functools.partial(print, flush=True)
-        report = runner.run(device, stated.quick, show, shutil.get_terminal_size((120, 24)).columns)
+        report = runner.run(device, stated.quick, show, terminal.columns(120))
     except AmpError as error:
         parser.error(str(error))
     if stated.json:

@@ -5,6 +5,7 @@ They are printed to stdout, as scripts and log parsers written for Apex expect.
 
 import torch
 
+from .dtype_names import dtype_name
 from .torch_compat.thread_context import in_process_group
 
 
@@ -98,7 +99,7 @@ class Notices:
 
     def half_model(self, dtype, policy):
         """Print which precision the initial weights of a half model have."""
-        name = str(dtype).replace("torch.", "")
+        name = dtype_name(dtype)
         if policy.casts_model and not policy.master_weights:
             kept = f"{policy.opt_level} has no float32 weights"
         else:

@@ -1,6 +1,8 @@
-"""Makes text from files and names printable: it cannot control the terminal, or change the order of what is read."""
+"""The size of the terminal, and printable text: text of files and names cannot control it, or change its order."""
 
+import os
 import re
+import shutil
 
 #: Control characters but tab and line feed, those that change the direction of text, other line breaks, lone
 #: surrogates, and code points that no text has.
@@ -17,6 +19,16 @@ def printable(text):
 def show(text="", file=None):
     """Print a text with names or content of files; on stdout, or to ``file``."""
     print(printable(text), file=file)
+
+
+def columns(default=100, least=0, most=1 << 16):
+    """Return the number of columns of the terminal, between ``least`` and ``most``; ``default`` if it is unknown."""
+    return min(most, max(least, shutil.get_terminal_size((default, 24)).columns))
+
+
+def can_redraw(stream):
+    """Return whether a stream is a terminal that can redraw a line."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _escaped(match):

@@ -10,6 +10,7 @@ import os
 import torch
 
 from ...errors import AmpError, AmpValueError
+from ...support.dtype_names import dtype_name
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ...support.tensor_lists import is_shard
 from ...support.torch_compat import cpu, fake_tensors, features, thread_context
@@ -65,10 +66,9 @@ def difference(low, emulates):
     """Return the warning that the ranks differ; ``emulates`` is a list of 0 and 1, by rank."""
     ranks = [", ".join(str(rank) for rank, each in enumerate(emulates) if each == kind) for kind in (1, 0)]
     return (
-        "The ranks of this process group do not compute {} alike on their CPUs, so their results differ: it is {} on "
-        "rank {}, and left to {} on rank {}. Set {}=on, or off, for all ranks.".format(
-            str(low).replace("torch.", ""), EMULATED, ranks[0], NOT_EMULATED, ranks[1], VARIABLE
-        )
+        f"The ranks of this process group do not compute {dtype_name(low)} alike on their CPUs, so their results "
+        f"differ: it is {EMULATED} on rank {ranks[0]}, and left to {NOT_EMULATED} on rank {ranks[1]}. "
+        f"Set {VARIABLE}=on, or off, for all ranks."
     )
 
 

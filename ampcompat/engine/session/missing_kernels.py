@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ...errors import AmpError
+from ...support.dtype_names import dtype_name
 from ...support.torch_compat import cpu, features
 
 _MISSING_KERNEL = re.compile("not (implemented|supported) .*(Half|BFloat16)")
@@ -64,9 +65,8 @@ def _explaining(low, others):
 
 def _advice(problem, low, reason, alternatives):
     return (
-        "torch {} {} {}{} What works: opt_level O0, {}; or float32 instead of half, and float64 of float32, by "
+        f"torch {features.version()} {problem} {dtype_name(low)}{reason} What works: opt_level O0, {alternatives}; or "
+        "float32 instead of half, and float64 of float32, by "
         "python -m ampcompat run --dtypes float32,float64 SCRIPT, or in the block of "
-        "ampcompat.session(dtypes=ampcompat.opt_levels.STAND_IN).".format(
-            features.version(), problem, str(low).replace("torch.", ""), reason, alternatives
-        )
+        "ampcompat.session(dtypes=ampcompat.opt_levels.STAND_IN)."
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from ...engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
+from ...support.dtype_names import dtype_name
 from ...support.nested import floating_tensors
 
 GRAD_SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
@@ -117,7 +118,7 @@ def _not_finite(tensor):
 
 def _describe(kind, value):
     if kind == MODEL:
-        dtypes = Counter(str(each.dtype).replace("torch.", "") for each in value.values())
+        dtypes = Counter(dtype_name(each.dtype) for each in value.values())
         numbers = sum(each.numel() for each in value.values())
         counts = ", ".join(f"{count} {name}" for name, count in sorted(dtypes.items()))
         return f"model: {len(value)} tensors ({counts}), {numbers} numbers"

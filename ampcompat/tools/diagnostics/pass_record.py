@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
+from ...support.dtype_names import dtype_name
 from ...support.torch_compat.thread_context import world_size
 from .largest_values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
@@ -58,7 +59,7 @@ def read_record(record, policy, models, good_passes, skipped):
         skips_in_a_row=record.scaler.skips_in_a_row,
         is_min_scale=record.scaler.is_at_floor(),
         good_passes=good_passes,
-        low_dtype=_dtype_name(low),
+        low_dtype=dtype_name(low),
         low_max=torch.finfo(low).max,
         computes_in_half=computes_in_half,
         loss=_worst(record.losses),
@@ -79,7 +80,7 @@ def _first_nonfinite(values, max_before, dtypes):
     for (name, value), dtype in zip(values, dtypes):
         kind = nonfinite_kind(value)
         if kind:
-            return NonFinite(name, kind, _dtype_name(dtype), max_before(name))
+            return NonFinite(name, kind, dtype_name(dtype), max_before(name))
     return None
 
 
@@ -90,7 +91,7 @@ def _overflowing_cast(outputs, dtypes, low):
         if nonfinite_kind(value):
             return before
         is_too_large = value > torch.finfo(low).max and dtype is not low
-        before = NonFinite(name, "inf", _dtype_name(dtype), value) if is_too_large else None
+        before = NonFinite(name, "inf", dtype_name(dtype), value) if is_too_large else None
     return None
 
 
@@ -172,7 +173,3 @@ def zero_eps(optimizers, low):
             if isinstance(eps, float) and is_low and torch.tensor(eps, dtype=low).item() == 0.0:
                 return f"{type(optimizer).__name__}'s eps of {eps}"
     return ""
-
-
-def _dtype_name(dtype):
-    return str(dtype).partition(".")[2]

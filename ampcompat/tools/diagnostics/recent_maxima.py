@@ -9,6 +9,7 @@ from typing import NamedTuple, Tuple
 
 import torch
 
+from ...support.dtype_names import dtype_name
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
 from .largest_values import low_dtype
@@ -144,9 +145,7 @@ class RecentMaxima:
             is_peak = growth.values[-1] >= self._peaks[(record.loss_id,) + key]
             count = passes_to_overflow(growth.values, limit) if is_peak else None
             if count is not None:
-                found.append(
-                    Foreseen(growth, count, str(dtype).partition(".")[2], limit, scale, low is not policy.dtypes.high)
-                )
+                found.append(Foreseen(growth, count, dtype_name(dtype), limit, scale, low is not policy.dtypes.high))
         return min(found, key=lambda each: each.passes) if found else None
 
     def clear(self):

@@ -8,9 +8,10 @@ import math
 import torch
 
 from ...engine.op_table import expansion
+from ...support.dtype_names import dtype_name
 from . import descriptions
 from .alignment import aligned, upstream, without_common
-from .descriptions import described, dtype_name, shapes_of
+from .descriptions import described, shapes_of
 from .op_errors import SAME, OpErrors, results
 from .repeated_ops import is_half
 from .rounding import in_units, is_finite, is_rounding_of

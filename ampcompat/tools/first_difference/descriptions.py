@@ -1,5 +1,7 @@
 """Descriptions of operations and their problems, in words and for JSON."""
 
+from ...support.dtype_names import dtype_name
+
 #: The messages about an operation.
 OTHER_KERNEL = "computes something different from the baseline, even in float32: its kernel or its arguments differ"
 OVERFLOW, RUNS_IN = "its result is beyond the range of its dtype", "runs in"
@@ -38,11 +40,6 @@ def told_of_chain(ours, others):
     if others:
         return "it is missing"
     return "the baseline does not have it" if ours else "its input is another value than in the baseline"
-
-
-def dtype_name(dtype):
-    """Return the name of a dtype without "torch."."""
-    return str(dtype).replace("torch.", "")
 
 
 def shapes_of(record, indices):

@@ -6,6 +6,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from ...engine.op_table import expansion
+from ...support.dtype_names import dtype_name
 from . import descriptions, repeated_ops
 from .repeated_ops import is_half, widened
 from .rounding import in_units, is_finite
@@ -113,10 +114,10 @@ class OpErrors:
         if not is_finite([each.own for each in self._found]) and is_finite([each.expected for each in self._found]):
             return descriptions.OVERFLOW
         if has_half and self._largest("own", "ideal", self._dtype) > KERNEL:
-            return f"its kernel for {descriptions.dtype_name(self._dtype)} is less precise than the dtype"
+            return f"its kernel for {dtype_name(self._dtype)} is less precise than the dtype"
         is_meant_wide = rule == expansion.FLOAT and any(map(is_half, dtypes))
         if is_meant_wide and self._largest("own", "expected", torch.float32) > SAME:
-            name = descriptions.dtype_name(self._dtype)
+            name = dtype_name(self._dtype)
             return f"{descriptions.RUNS_IN} {name} although the op table says float32"
         return None
 

@@ -17,6 +17,7 @@ import numbers
 import torch
 
 from ...engine.op_table import expansion
+from ...support.dtype_names import dtype_name
 from ...support.nested import map_arguments
 from ...support.patching import PatchStack
 from ...support.script_frames import script_line
@@ -128,7 +129,7 @@ class AcceptedCalls:
         if self._has_float32_sigmoid:
             return
         self._has_float32_sigmoid = True
-        name, (file, line) = str(dtype).replace("torch.", ""), script_line()
+        name, (file, line) = dtype_name(dtype), script_line()
         self._session.notices.say(
             f"ampcompat: {file}:{line}: binary_cross_entropy of {name} probabilities is computed in float32, and from "
             "now on sigmoid too, as the gradient of half probabilities exceeds the range of half. "

@@ -3,6 +3,7 @@
 import math
 
 from ...errors import AmpError
+from ...support.dtype_names import dtype_name
 from .prediction import make_level, predict
 
 #: The largest finite number of each half dtype.
@@ -55,7 +56,7 @@ def _level(prediction):
 
 
 def _details(prediction, level):
-    dtype = None if level.low is None else str(level.low).replace("torch.", "")
+    dtype = None if level.low is None else dtype_name(level.low)
     margins = {} if dtype is None else prediction.margins
     return {
         "dtype": dtype,

@@ -10,6 +10,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.op_table import expansion
+from ...support.dtype_names import dtype_name
 from ...support.nested import BYTES
 from .norm_inputs import NORMS
 from .op_calls import DTYPE_METHODS
@@ -167,7 +168,7 @@ class StepDtypes:
             told = f"{call.op} writes {written:g}, which float16 cannot hold"
             self.error = call, told, math.log2(written / 65504)
         elif not is_cast and (rule == expansion.HALF or call.op in NORMS) and self._is_mixed(call, seen):
-            told = "{} gets inputs of {}".format(call.op, " and ".join(map(_name, dict.fromkeys(seen))))
+            told = "{} gets inputs of {}".format(call.op, " and ".join(map(dtype_name, dict.fromkeys(seen))))
             self.error = call, told, 0.0
 
     def _is_mixed(self, call, seen):
@@ -183,7 +184,3 @@ def _widest(dtypes):
     if torch.float16 in dtypes and torch.bfloat16 in dtypes:
         return max(dtypes, key=BYTES.get) if len(set(dtypes)) > 2 else torch.float32
     return max(dtypes, key=BYTES.get)
-
-
-def _name(dtype):
-    return str(dtype).replace("torch.", "")

@@ -9,6 +9,7 @@ import torch
 
 from ... import __version__
 from ...engine.casting import emulated_half_arithmetic
+from ...support.dtype_names import dtype_name
 from ...support.torch_compat import features, tested_releases
 from .results import MEASURED, OK, CheckResult
 
@@ -33,7 +34,7 @@ def environment(device):
         facts.update(_cuda(device))
     if device == "cpu":
         for low in (torch.float16, torch.bfloat16):
-            facts["{} on this CPU".format(str(low).replace("torch.", ""))] = emulated_half_arithmetic.describe(low)
+            facts[f"{dtype_name(low)} on this CPU"] = emulated_half_arithmetic.describe(low)
     for name in sorted(os.environ):
         if name.startswith("AMPCOMPAT_"):
             facts[name] = os.environ[name]

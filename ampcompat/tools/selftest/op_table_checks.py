@@ -7,6 +7,7 @@ import torch
 from ...engine import casting
 from ...errors import AmpError
 from ...opt_levels import BFLOAT16, HALF
+from ...support.dtype_names import dtype_name
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from .conformance import AGREES, compare_all, functions
@@ -48,7 +49,7 @@ def check_casts(device, quick=False):
     table = functions()
     for pair in (HALF,) if quick else (HALF, BFLOAT16):
         for name in casting.BACKENDS:
-            case = "{}, {}".format(name, str(pair.low).replace("torch.", ""))
+            case = f"{name}, {dtype_name(pair.low)}"
             try:
                 casting.choose(features.read(), name, pair)
                 torch.ones(2, 2, device=device).to(pair.low).add(1.0)

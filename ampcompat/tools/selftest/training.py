@@ -12,6 +12,7 @@ from ...engine import casting
 from ...errors import AmpError
 from ...opt_levels import OPT_LEVELS
 from ...sessions import session
+from ...support.dtype_names import dtype_name
 from ...support.torch_compat import features
 from .networks import Classifier, Perceptron, features_and_classes, images
 from .results import FAILED, NOT_RUN, CheckResult
@@ -62,7 +63,7 @@ def _lack_of_kernels(low, device):
             inputs, _ = data(device, 0)
             network().to(device).to(low)(inputs.to(low)).float().sum().backward()
     except (RuntimeError, TypeError) as error:
-        return "this torch cannot train in {}: {}".format(str(low).replace("torch.", ""), first_line(error))
+        return f"this torch cannot train in {dtype_name(low)}: {first_line(error)}"
     return None
 
 

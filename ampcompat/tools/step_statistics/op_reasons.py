@@ -1,10 +1,10 @@
 """Why calls of functions ran in their dtype, in words, and the table of counted calls."""
 
-import shutil
 import textwrap
 
 from ...engine.op_table import expansion
 from ...opt_levels import OPT_LEVELS
+from ...support import terminal
 
 #: The effect of each rule of the op table, in a few words.
 RULES = {
@@ -118,7 +118,7 @@ def _rows(calls):
 
 
 def _wrapped(start, text):
-    columns = min(max(shutil.get_terminal_size((100, 24)).columns, _WIDTHS[0]), _WIDTHS[1])
+    columns = terminal.columns(100, *_WIDTHS)
     space = max(columns - len(start), 30)
     parts = textwrap.wrap(text, space)
     return [start + parts[0]] + [" " * len(start) + part for part in parts[1:]]

@@ -11,6 +11,7 @@ import torch
 from ...engine.models import forward_conversion
 from ...errors import AmpError
 from ...support import files
+from ...support.dtype_names import dtype_name
 from ...support.module_stack import ModuleStack
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
@@ -138,7 +139,7 @@ class OpStats(Observer):
         for kind, count in self._counter.counts.items():
             name = names.name_of(kind.function) if kind.row is None else readable(_row_name(kind.row))
             dtype = kind.low or (kind.dtypes[0] if len(kind.dtypes) == 1 else None)
-            dtype = op_reasons.MIXED if dtype is None else str(dtype).replace("torch.", "")
+            dtype = op_reasons.MIXED if dtype is None else dtype_name(dtype)
             rule = None if kind.row is None else kind.row.rule
             key = (name, dtype, kind.low is not None, rule, op_reasons.reason(kind, session))
             found[key] = found.get(key, 0) + count

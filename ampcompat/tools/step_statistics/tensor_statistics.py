@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
+from ...support.dtype_names import dtype_name
 from ...support.observer import Observer
 from ..diagnostics.activation_hooks import ActivationHooks
 from ..diagnostics.largest_values import SUMMARY, low_dtype, summary
@@ -196,7 +197,9 @@ def _read(measured):
             numbers[place] = values
     for each, values in zip(measured, numbers):
         row = {name: getattr(each, name) for name in ("kind", "model", "module", "tensor", "call", "size")}
-        row.update(dtype=_name(each.dtype), level_dtype=_name(each.level_dtype), loss_scale=values[len(SUMMARY)])
+        row.update(
+            dtype=dtype_name(each.dtype), level_dtype=dtype_name(each.level_dtype), loss_scale=values[len(SUMMARY)]
+        )
         row.update(zip(SUMMARY, values))
         yield row
 
@@ -206,7 +209,3 @@ def _column(each, device, dtype):
     values = each.values.to(dtype)
     scale, divisor = [torch.as_tensor(value, dtype=dtype, device=device) for value in (each.scale, each.divisor)]
     return torch.cat([values[:2] / divisor, values[2:], scale.reshape(1)])
-
-
-def _name(dtype):
-    return str(dtype).replace("torch.", "")
