@@ -17,7 +17,7 @@ LAYERS = """
     tools.memory tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv
     tools.memory_on_fake_tensors tools.memory_report_and_estimate tools.forced_levels
-    abtest.packed_numbers abtest.schema abtest.outcomes abtest.first_difference_data abtest.report_data
+    abtest.packed_numbers abtest.schema abtest.report_data
     abtest.planned_run abtest.row_names
     abtest.report.number_format abtest.recording abtest.judging
     abtest.report abtest.running abtest

@@ -1,22 +1,16 @@
-"""The results of an A/B run as dataclasses, and their JSON form.
-
-The descriptions of the fields are used to check what is read, and for the tables of docs/report_format.md
-(``documentation()``).
-"""
+"""The results of an A/B run as dataclasses; ``Report`` writes and reads them as JSON (docs/report_format.md)."""
 
 import functools
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpError, AmpValueError
 from ..support import files
-from . import first_difference_data, packed_numbers, schema
-from .first_difference_data import OpDifference, StepComparison
-from .outcomes import Equivalence, Speed
+from . import packed_numbers
 from .packed_numbers import Numbers, Rows
-from .schema import COUNT, LOSSES, NAMED_ERRORS, TEXT, described, list_of, map_of, optional
+from .schema import BYTES, LOSSES, METRICS, SAMPLES, SECONDS, SHARE, STEPS, choice, form_of, optional, special
 
 SCHEMA = 2
 
@@ -58,100 +52,117 @@ def planned_runs(levels, baseline, repeats=1, control=True):
     return [(level, repeat) for repeat in range(max(counts.values())) for level in levels if repeat < counts[level]]
 
 
-def _bytes(says):
-    return described(optional(schema.BYTES), says, None)
+def _bytes():
+    return special(optional(BYTES), default=None)
 
 
 @dataclass
 class Memory:
-    """Bytes by kind at the peak of a step; null means not measured."""
+    """Bytes by kind at the peak of a step; None means not measured."""
 
-    parameters: Optional[int] = _bytes("weights, in the model's dtypes")
-    gradients: Optional[int] = _bytes("gradients of weights and masters")
-    masters: Optional[int] = _bytes("float32 master weights")
-    optimizer: Optional[int] = _bytes("state of the optimizers")
-    activations: Optional[int] = _bytes("tensors that the forward pass saves for the backward pass")
-    buffers: Optional[int] = _bytes("model buffers, half copies of weights and temporary tensors, together")
-    peak_total: Optional[int] = _bytes("the peak of their sum")
-    cuda_allocated: Optional[int] = _bytes("the peak of what torch's allocator had allocated")
-    cuda_reserved: Optional[int] = _bytes("the peak of what it had reserved")
-    fragmentation: Optional[float] = described(optional(schema.SHARE), "the share of it that was not allocated", None)
+    parameters: Optional[int] = _bytes()
+    gradients: Optional[int] = _bytes()
+    masters: Optional[int] = _bytes()
+    optimizer: Optional[int] = _bytes()
+    activations: Optional[int] = _bytes()
+    buffers: Optional[int] = _bytes()  # half copies of weights and temporary tensors too
+    peak_total: Optional[int] = _bytes()
+    cuda_allocated: Optional[int] = _bytes()
+    cuda_reserved: Optional[int] = _bytes()
+    fragmentation: Optional[float] = special(optional(SHARE), default=None)  # of what CUDA's allocator reserved
 
 
 @dataclass
 class Finding:
     """What the diagnosis reports for a step: why it was skipped, or that a value has grown."""
 
-    step: int = described(COUNT, "its number, from 0", 0)
-    text: str = described(TEXT, "what happened, and what to try", "")
+    step: int = 0
+    text: str = ""
 
 
-_SPEED, _EQUIVALENCE = schema.record(Speed), schema.record(Equivalence)
+@dataclass
+class Speed:
+    """The speed as a multiple of the baseline's: above 1 is faster."""
+
+    ratio: float = 1.0
+    interval: Optional[Tuple[float, float]] = None  # 95 %; None if there was a single round
+
+
+@dataclass
+class Equivalence:
+    """Whether a row ends within the tolerance of the baseline."""
+
+    result: str = special(choice("shown", "refuted", "not shown"), default="not shown")
+    difference: Optional[float] = None  # of the end of the loss, or of the target's metric, as a share
+    interval: Optional[Tuple[float, float]] = None  # of the difference, 95 %
+    seeds: int = 1
+    seeds_needed: Optional[int] = None  # the number that would show it
+
+
+@dataclass
+class OpDifference:
+    """An operation of a step whose result is not the baseline's."""
+
+    module: Optional[str] = None  # None outside every model
+    op: str = ""
+    direction: str = special(choice("forward", "backward"), default="forward")
+    introduced: float = 0.0  # root mean square, over eps of ``unit`` times that of the baseline's result
+    inherited: float = 0.0
+    unit: str = "float32"
+    told: str = ""  # what is wrong with it
+    kernel: str = ""
+    call: int = 0
+    line: str = ""  # "FILE:LINE"
+    source: str = ""  # this line
+    shapes: List[List[int]] = field(default_factory=list)
+    dtypes: List[str] = field(default_factory=list)
+
+
+@dataclass
+class StepComparison:
+    """What was compared by `ab --first-difference`."""
+
+    baseline: str = "O0"
+    row: str = ""
+    step: int = 1
+    checked: int = 0
+    unchecked: int = 0
+    left_out: int = 0
+    parted: Optional[OpDifference] = None
+    largest: List[OpDifference] = field(default_factory=list)
 
 
 @dataclass
 class Run:
     """One level of a script, trained once. Long series are stored in arrays, whatever sequence type is passed."""
 
-    status: str = described(schema.choice(STATUSES), "how it ended; stopped means by `--steps`", "ok")
-    error: Optional[str] = described(optional(TEXT), "the error of a failed run, in one line", None)
-    traceback: Optional[str] = described(optional(TEXT), "the whole traceback", None)
-    backend: Optional[str] = described(optional(TEXT), "the cast backend", None)
-    loss: List[Tuple[int, int, float]] = described(LOSSES, "the unscaled losses, one per `scale_loss`", factory=list)
-    scale: List[Tuple[int, int, float]] = described(LOSSES, "the loss scale of each of these losses", factory=list)
-    skipped: List[int] = described(list_of(COUNT), "steps that were skipped", factory=list)
-    step_seconds: List[float] = described(
-        schema.SECONDS, "from the end of a step to the end of the next", factory=list, key="step_microseconds"
-    )
-    samples: Optional[List[int]] = described(
-        optional(schema.SAMPLES), "per step; null if batch sizes are unknown", None
-    )
-    memory: Memory = described(schema.record(Memory), "as measured", factory=Memory)
-    measured: List[int] = described(list_of(COUNT), "steps in which memory was measured, which is slow", factory=list)
-    watched: List[int] = described(schema.STEPS, "steps with hooks for overflows, as in a Series", factory=list)
-    metrics: Dict[str, List[Tuple[int, float]]] = described(
-        map_of(schema.METRIC), "what the script logged", factory=dict
-    )
-    loaded: List[int] = described(
-        list_of(COUNT),
-        "checksums of what data loaders returned in each of the first 30 steps, 0: nothing",
-        factory=list,
-    )
-    inputs: List[int] = described(
-        list_of(COUNT), "checksums of what models were called with in each of them", factory=list
-    )
-    layers: List[Tuple[str, float]] = described(
-        NAMED_ERRORS, "the error of each layer's output compared with float32, of `--find-keep-fp32`", factory=list
-    )
-    predicted: Optional[Memory] = described(optional(schema.record(Memory)), "memory predicted by the formula", None)
-    memory_notes: List[str] = described(list_of(TEXT), "why the two differ", factory=list)
-    findings: List[Finding] = described(list_of(schema.record(Finding)), "why steps were skipped", factory=list)
-    warnings: List[Finding] = described(
-        list_of(schema.record(Finding)), "values that grew towards the largest of their dtype", factory=list
-    )
-    checkpoints: List[str] = described(
-        list_of(TEXT), "files that `torch.save` wrote after the first step", factory=list
-    )
-    identity: Dict[str, object] = described(
-        map_of(schema.ANY), "the values that must be equal for `ab --resume` to keep the run", factory=dict
-    )
-    timings: Optional[List["Run"]] = described(
-        optional(list_of(schema.late("Run", lambda: _RUN))),
-        "short runs, one per round, whose times are used; null: the times of the run itself",
-        None,
-    )
-    speed: Optional["Speed"] = described(
-        optional(schema.late("Speed", lambda: _SPEED)), "how fast a step is, as a multiple of the baseline's", None
-    )
-    equivalence: Optional["Equivalence"] = described(
-        optional(schema.late("Equivalence", lambda: _EQUIVALENCE)),
-        "of all rows except the baseline, with `--tolerance`",
-        None,
-    )
-    repeats: List["Run"] = described(
-        list_of(schema.late("Run", lambda: _RUN)), "further runs with other seeds, which have no repeats", factory=list
-    )
-    verdict: str = described(TEXT, "how the level compares with the baseline, in one sentence", "")
+    status: str = special(choice(*STATUSES), default="ok")
+    error: Optional[str] = None  # in one line
+    traceback: Optional[str] = None
+    backend: Optional[str] = None
+    loss: List[Tuple[int, int, float]] = special(LOSSES, default_factory=list)  # (step, loss_id, unscaled loss)
+    scale: List[Tuple[int, int, float]] = special(LOSSES, default_factory=list)
+    skipped: List[int] = field(default_factory=list)
+    step_seconds: List[float] = special(SECONDS, "step_microseconds", default_factory=list)
+    samples: Optional[List[int]] = special(optional(SAMPLES), default=None)  # per step
+    memory: Memory = field(default_factory=Memory)
+    measured: List[int] = field(default_factory=list)  # steps in which memory was measured
+    watched: List[int] = special(STEPS, default_factory=list)  # steps with hooks for overflows
+    metrics: Dict[str, List[Tuple[int, float]]] = special(METRICS, default_factory=dict)
+    loaded: List[int] = field(default_factory=list)  # checksums of what data loaders returned in the first steps
+    inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in them
+    layers: List[Tuple[str, float]] = field(default_factory=list)  # errors, of ``--find-keep-fp32``
+    predicted: Optional[Memory] = None
+    memory_notes: List[str] = field(default_factory=list)  # why the two differ
+    findings: List[Finding] = field(default_factory=list)
+    warnings: List[Finding] = field(default_factory=list)
+    checkpoints: List[str] = field(default_factory=list)  # files saved after the first step
+    identity: Dict[str, object] = field(default_factory=dict)  # what must be equal for ``--resume`` to keep the run
+    timings: Optional[List["Run"]] = None  # short runs whose times are used; None: those of the run itself
+    speed: Optional[Speed] = None
+    equivalence: Optional[Equivalence] = None
+    repeats: List["Run"] = field(default_factory=list)  # further runs with other seeds
+    verdict: str = ""
 
     def __setattr__(self, name, value):
         """Keep long series in arrays."""
@@ -165,11 +176,10 @@ class Run:
         """Return the set of the numbers of the losses."""
         return set(self.loss.columns[1])
 
-    def problem(self):
-        """Return the error in the values as a whole, or None."""
-        if self.samples is not None and len(self.samples) != len(self.step_seconds):
-            return f"has samples of {len(self.samples)} steps and times of {len(self.step_seconds)}"
-        return "has repeats of repeats" if any(each.repeats for each in self.repeats) else None
+    def is_consistent(self):
+        """Return whether the values fit together."""
+        has_all_samples = self.samples is None or len(self.samples) == len(self.step_seconds)
+        return has_all_samples and not any(each.repeats for each in self.repeats)
 
 
 #: How series that a ``Run`` keeps in arrays are converted from other sequences.
@@ -180,25 +190,18 @@ _ARRAYS = {
     "samples": functools.partial(Numbers.of, "i"),
     "watched": functools.partial(Numbers.of, "i"),
 }
-_RUN = schema.record(Run)
 
 
 @dataclass
 class Report:
     """The runs of one script by level, and the level that the others are compared with."""
 
-    environment: Dict[str, object] = described(map_of(schema.ANY), "versions, device, script, seed, …", factory=dict)
-    baseline: str = described(TEXT, "the level that the others are compared with", "O0")
-    runs: Dict[str, Run] = described(map_of(_RUN), "the levels", factory=dict)
-    advice: str = described(TEXT, "which level is recommended, and remarks on the measurement; one line each", "")
-    first_difference: Optional[OpDifference] = described(
-        optional(first_difference_data.DIFFERENCE),
-        "the first operation with an error that its dtype does not explain; null without one",
-        None,
-    )
-    step_comparison: Optional[StepComparison] = described(
-        optional(first_difference_data.COMPARISON), "what `--first-difference` compared", None
-    )
+    environment: Dict[str, object] = field(default_factory=dict)  # versions, device, script, seed, …
+    baseline: str = "O0"
+    runs: Dict[str, Run] = field(default_factory=dict)
+    advice: str = ""  # one line each
+    first_difference: Optional[OpDifference] = None
+    step_comparison: Optional[StepComparison] = None
 
     def add(self, level, repeat, run):
         """Put the ``repeat``-th run of a level in its place; missing earlier runs count as interrupted."""
@@ -222,7 +225,7 @@ class Report:
 
     def to_json(self):
         """Return the report as JSON text of schema 2."""
-        tree = dict(_REPORT.write(self), schema=SCHEMA)
+        tree = dict(form_of(Report).write(self), schema=SCHEMA)
         return json.dumps(tree, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -251,9 +254,9 @@ class Report:
         for run in tree["runs"].values():
             _upgrade(run)
         try:
-            return _REPORT.read(tree, "")
+            return form_of(cls).read(tree)
         except (ValueError, OverflowError, RecursionError) as error:
-            message = "This report is damaged: {}; write it again with `ampcompat ab`."
+            message = "This report is damaged at {}: write it again with `ampcompat ab`."
             raise AmpValueError(message.format(error)) from None
 
     def save(self, path):
@@ -283,9 +286,6 @@ class Report:
             raise AmpValueError(f"{path}: {error}") from None
 
 
-_REPORT = schema.record(Report)
-
-
 def _repeats(tree):
     """Return the repeats of a run as JSON; [] if it is damaged."""
     repeats = tree.get("repeats") if isinstance(tree, dict) else None
@@ -298,10 +298,3 @@ def _upgrade(tree):
         timing = tree["timing"]
         is_empty = isinstance(timing, dict) and not timing.get("step_microseconds")
         tree["timings"] = [] if is_empty else [timing]
-
-
-def documentation():
-    """Return the description of the format as Markdown."""
-    return schema.documentation(
-        (Report, Run, Speed, Equivalence, schema.Series, Memory, Finding, OpDifference, StepComparison)
-    )

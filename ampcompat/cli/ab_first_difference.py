@@ -7,10 +7,11 @@ import json
 import linecache
 import tempfile
 from dataclasses import replace
+from typing import Optional
 
-from ..abtest.first_difference_data import from_event
-from ..abtest.report_data import NOTHING_TO_RECORD
+from ..abtest.report_data import NOTHING_TO_RECORD, OpDifference, StepComparison
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
+from ..abtest.schema import form_of
 from ..errors import AmpError
 from ..support.child_environment import ChildEnvironment
 
@@ -50,7 +51,9 @@ def compare_step(options, report, planned, progress):
     for each in [found["first"], found["parted"]] + found["largest"]:
         if each is not None:
             each["source"] = _source(each["line"])
-    report.first_difference, report.step_comparison = from_event(found, reference.level, compared.level, step)
+    report.first_difference = form_of(Optional[OpDifference]).read(found["first"])
+    compared_rows = dict(found, baseline=reference.level, row=compared.level, step=step)
+    report.step_comparison = form_of(StepComparison).read(compared_rows)
 
 
 class _TooShort(AmpError):

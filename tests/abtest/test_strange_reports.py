@@ -54,7 +54,7 @@ def many_repeats(tree):
         (one_row(step_microseconds=[[1, 10**7]], samples=None), "too many runs or steps for --max-size 32"),
         (many_rows, "too many runs or steps for --max-size 32"),
         (many_repeats, "too many runs or steps for --max-size 32"),
-        (lambda tree: tree["environment"].update(tolerance=10**400), "with whole numbers of up to 64 bits"),
+        (lambda tree: tree["environment"].update(tolerance=10**400), "damaged at environment.tolerance: "),
     ],
     ids=["packed", "rows", "repeats", "overflow"],
 )

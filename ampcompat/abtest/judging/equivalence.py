@@ -14,8 +14,8 @@ the difference stays what it is.
 import math
 
 from ...errors import AmpValueError
-from ..outcomes import Equivalence
 from ..report.number_format import percent, signed_percent
+from ..report_data import Equivalence
 from . import time_to_target
 from .failures import nonfinite_starts
 from .level_differences import DEVIATIONS, t_quantile

@@ -18,7 +18,7 @@ implies. A level with missing rounds is compared with the baseline alone, in the
 import math
 from statistics import mean
 
-from ..outcomes import Speed
+from ..report_data import Speed
 from .level_differences import t_quantile
 
 

@@ -30,7 +30,7 @@ LISTED = 10
 
 
 def compare(reference, reference_store, compared, store, rules, low=None):
-    """Return the differences of two steps for JSON; see ``abtest.first_difference_data``.
+    """Return the differences of two steps for JSON; see ``abtest.report_data``.
 
     Args:
         reference, compared: ``StepRecord``.
