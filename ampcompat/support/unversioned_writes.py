@@ -52,46 +52,35 @@ class WrittenMemory:
 
     ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was created by
     ``.data`` or ``.numpy()`` of this tensor or of any that shares its memory, or its ``.data`` was assigned; or such an
-    alias still exists. ``bool(written)``: whether this is so for one of the watched tensors. ``count`` grows with every
-    note.
+    alias still exists. ``bool(written)``: whether this is so for one of the watched tensors.
 
     Writes that change the version counter are not noted, and neither are writes through DLPack, a storage, or kernels
     that get an address. Any thread may call the methods. Tensors are referenced weakly, except while
     ``torch.utils.swap_tensors`` runs, which refuses such tensors; both count as written after it.
 
     Args:
-        forgotten: called with the id of a tensor that is no longer watched, because it was freed or is being swapped.
         may_be_written: called with the id of a watched tensor when an alias of it was created, and before its ``.data``
             is assigned, so before a script can write to it in these ways.
     """
 
-    def __init__(self, forgotten=None, may_be_written=None):
-        self.forgotten = forgotten
+    def __init__(self, may_be_written=None):
         self.may_be_written = may_be_written
         self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
         self._ids = {}  # address -> ids of watched tensors
         #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
         self.noted = {}
-        self._moved = None
         self._paused_threads = threads = set()
         self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
-        self.count = 0
         swapped_tensors.holders.add(self)
 
-    def open(self, patches, moved=None):
-        """Note aliases from now on; undone by ``patches``. Opening it twice has no further effect.
-
-        Args:
-            patches: a ``PatchStack``.
-            moved: called without arguments when the new data of any tensor is on another device.
-        """
+    def open(self, patches):
+        """Note aliases from now on; undone by ``patches``. Opening it twice has no further effect."""
         with _lock:
             if self not in _open:
                 if not _open:
                     watch_data(_Tensor, _alias_made, _assigning_data, _data_assigned, _patches)
                     _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
                     swapped_tensors.allow(_patches)
-                self._moved = moved
                 _open.append(self)
                 patches.defer(self._close)
 
@@ -131,7 +120,6 @@ class WrittenMemory:
         if alive or aliases or is_written:
             known = set(map(id, alive))  # by identity: weak references compare equal if their objects do
             self.noted[key] = alive + [each for each in aliases if id(each) not in known]
-            self.count += 1
 
     def _leave(self, key, memory):
         sharing = self._ids.get(memory, set())
@@ -146,8 +134,6 @@ class WrittenMemory:
                 del self._watched[key]
                 self._leave(key, memory)
                 self.noted.pop(key, None)
-                if self.forgotten is not None:
-                    self.forgotten(key)
 
     def release(self, tensor):
         """Stop watching a tensor that is being swapped; return a function that watches it again."""
@@ -189,13 +175,11 @@ class WrittenMemory:
         if self.may_be_written is not None and get_ident() not in self._paused_threads:
             self._tell(self._keys_of(tensor, memory_of(tensor)))
 
-    def note_assigned(self, tensor, memory, aliases, is_moved):
+    def note_assigned(self, tensor, memory, aliases):
         """As ``note``, for a tensor whose data was assigned."""
         if self._is_watched(tensor):
             self.watch([tensor])
         self.note(tensor, memory, aliases)
-        if is_moved and self._moved is not None:
-            self._moved()
 
     def __bool__(self):
         return bool(self.noted)
@@ -265,13 +249,13 @@ def _assigning_data(tensor):
         written.note_assigning(tensor)
 
 
-def _data_assigned(tensor, value, device):
+def _data_assigned(tensor, value):
     memory = memory_of(tensor)
     others = [each for each in (value, value._base) if each is not None and each is not tensor]
     aliases = [each for each in others if memory_of(each) == memory]
     references = _references(memory, aliases)
     for written in list(_open):
-        written.note_assigned(tensor, memory, references, tensor.device != device)
+        written.note_assigned(tensor, memory, references)
 
 
 def _noting_numpy(numpy):

@@ -12,7 +12,7 @@ def watch_data(kind, read, assigning, assigned, patches):
         kind: ``torch.Tensor`` or a subclass.
         read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
         assigning: called as ``assigning(tensor)`` before it is set.
-        assigned: called as ``assigned(tensor, value, device)`` after it was set; ``device`` is the previous one.
+        assigned: called as ``assigned(tensor, value)`` after it was set.
         patches: the ``PatchStack`` that undoes it.
     """
     own = vars(kind).get("data")
@@ -26,10 +26,9 @@ def watch_data(kind, read, assigning, assigned, patches):
         return alias
 
     def set_data(self, value):
-        before = self.device
         assigning(self)
         original().__set__(self, value)
-        assigned(self, value, before)
+        assigned(self, value)
 
     def delete_data(self):
         original().__delete__(self)
