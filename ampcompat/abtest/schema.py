@@ -185,7 +185,9 @@ def _column(types, limits=None):
 
     def read(tree):
         _check(isinstance(tree, list))
-        found = [_NONFINITE.get(each, each) if type(each) is str else each for each in packed_numbers.unpacked(tree)]
+        found = packed_numbers.unpacked(tree)
+        if str in set(map(type, found)):
+            found = [_NONFINITE.get(each, each) if type(each) is str else each for each in found]
         _check(set(map(type, found)) <= types)
         _check(not found or not limits or (limits[0] <= min(found) and max(found) <= limits[1]))
         return found
