@@ -9,6 +9,7 @@ import weakref
 import torch
 
 from ...engine.casting.emulated_half_models import without_mode_checks
+from ...engine.op_table.function_facts import functional
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
 from ...support.script_frames import BOOKKEEPING, is_library
@@ -17,8 +18,7 @@ from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of
 
-#: Python functions with names that are less specific than those of the functions they call.
-WALKED = frozenset([torch.nn.functional.multi_head_attention_forward])
+_UNSPECIFIC = functional("is_unspecific")
 #: Operations, other than views, whose result has the values of the input.
 COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
 #: Operations whose results have no values yet.
@@ -42,7 +42,7 @@ class FunctionNames(FunctionMode):
             return function(*args, **kwargs)
         before, self.name = self.name, name.strip("_") if name.startswith("__") else name
         try:
-            if function in WALKED:
+            if function in _UNSPECIFIC:
                 with self:
                     return without_mode_checks(function)(*args, **kwargs)
             return function(*args, **kwargs)

@@ -10,13 +10,14 @@ from typing import Dict, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.op_table import expansion
+from ...engine.op_table.function_facts import having
 from ...support.dtype_names import dtype_name
 from ...support.nested import BYTES
-from .norm_inputs import NORMS
-from .op_calls import DTYPE_METHODS
+
+_NORMS, _DTYPE_METHODS = having("is_norm"), having("changes_dtype")
 
 #: Functions that use the dtype of their first argument, whatever the others are.
-_FOLLOWS_FIRST = NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
+_FOLLOWS_FIRST = _NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
 #: Functions that write a number to a tensor and refuse one that is outside the range of its dtype.
 _WRITES = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
 
@@ -106,7 +107,7 @@ class StepDtypes:
     def _rule(self, call):
         """Return the rule of the op table for a call, or None if it casts nothing."""
         level = self._level
-        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in DTYPE_METHODS:
+        if not level.casts_functions or call.place.layer_of(level.kept) is not None or call.op in _DTYPE_METHODS:
             return None
         return level.table.get(call.outer) or level.table.get(call.op)
 
@@ -120,7 +121,7 @@ class StepDtypes:
         return self._promoted(call, seen)
 
     def _promoted(self, call, seen):
-        if call.op in DTYPE_METHODS:
+        if call.op in _DTYPE_METHODS:
             return self._cast(call, seen)
         if call.target is not None:
             return self._like(call)
@@ -167,12 +168,12 @@ class StepDtypes:
         elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
             told = f"{call.op} writes {written:g}, which float16 cannot hold"
             self.error = call, told, math.log2(written / 65504)
-        elif not is_cast and (rule == expansion.HALF or call.op in NORMS) and self._is_mixed(call, seen):
+        elif not is_cast and (rule == expansion.HALF or call.op in _NORMS) and self._is_mixed(call, seen):
             told = "{} gets inputs of {}".format(call.op, " and ".join(map(dtype_name, dict.fromkeys(seen))))
             self.error = call, told, 0.0
 
     def _is_mixed(self, call, seen):
-        if call.op in NORMS:
+        if call.op in _NORMS:
             weights = [
                 dtype for dtype, index in zip(seen, call.inputs) if self._values[index].kind in ("param", "buffer")
             ]

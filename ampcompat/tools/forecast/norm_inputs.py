@@ -2,11 +2,6 @@
 
 import torch
 
-#: Functions that subtract a mean.
-NORMS = frozenset(["batch_norm", "instance_norm", "group_norm", "layer_norm"])
-#: Softmaxes, and losses that start with one.
-SOFTMAXES = frozenset(["softmax", "log_softmax", "cross_entropy"])
-
 
 def variance_share(name, tensor, args, kwargs):
     """Return variance over mean square of a norm's input, per channel or position; 0 if all values are equal."""

@@ -13,12 +13,16 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting.emulated_half_models import without_mode_checks
+from ...engine.op_table.function_facts import functional, having
 from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
 from ...support.torch_compat.thread_context import FunctionMode
-from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 from ...support.uncopied_hook import ModuleHook
 from . import norm_inputs
+
+_COMPOSED = functional("is_composed")
+_VIEWS, _PROPERTIES, _OUTSIDE_FORWARD = having("is_view"), having("is_property"), having("is_outside_forward")
+_DTYPE_METHODS, _NORMS, _SOFTMAXES = having("changes_dtype"), having("is_norm"), having("is_softmax")
 
 
 class Value(NamedTuple):
@@ -162,12 +166,12 @@ class OpCalls(FunctionMode):
             name = function.__self__.__name__
             if name == "dtype" and args[0].is_floating_point():
                 self._like = self._index(args[0])
-            return self._viewed(function, args, kwargs) if name in PROPERTIES else function(*args, **kwargs)
-        if name in IGNORED:
+            return self._viewed(function, args, kwargs) if name in _PROPERTIES else function(*args, **kwargs)
+        if name in _OUTSIDE_FORWARD:
             return function(*args, **kwargs)
-        if name in VIEWS:
+        if name in _VIEWS:
             return self._viewed(function, args, kwargs)
-        if function in WALKED:
+        if function in _COMPOSED:
             with self._within(name):
                 return without_mode_checks(function)(*args, **kwargs)
         return self._called(name, function, args, kwargs)
@@ -192,28 +196,26 @@ class OpCalls(FunctionMode):
 
     def _called(self, name, function, args, kwargs):
         tensors = floating_tensors(kwargs, floating_tensors(args, []))
-        if name in norm_inputs.NORMS or name.endswith(
-            "_"
-        ):  # they write to their arguments, whose earlier values are recorded
+        if name in _NORMS or name.endswith("_"):  # they write to their arguments, whose earlier values are recorded
             for tensor in tensors:
                 self._index(tensor)
-        if name in norm_inputs.NORMS:
+        if name in _NORMS:
             self._on_detail(self._index(tensors[0]), norm_inputs.variance_share(name, tensors[0], args, kwargs))
-        elif name in norm_inputs.SOFTMAXES and tensors:
+        elif name in _SOFTMAXES and tensors:
             self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it queries the shape, or compares
             return result
         inputs = tuple([self._index(tensor) for tensor in tensors])
-        if name in DTYPE_METHODS and tensors and results[0] is tensors[0]:
+        if name in _DTYPE_METHODS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level, it is a different tensor
         place, module_call = self._modules.current()
         number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
         outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
         scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
-        target = results[0].dtype if name in DTYPE_METHODS or not inputs or kwargs.get("dtype") is not None else None
+        target = results[0].dtype if name in _DTYPE_METHODS or not inputs or kwargs.get("dtype") is not None else None
         self._calls.append(
             OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
         )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ...engine.op_table.function_dtypes import HALF
+from ...engine.op_table.function_facts import FACTS, FunctionFacts, having
 from ...support.module_stack import OpPlace
 from .level_dtypes import StepDtypes
 
@@ -23,19 +24,7 @@ _BOUNDED = frozenset(
 )
 #: Those that may also remove nan.
 _SELECTS = frozenset("where masked_fill nan_to_num".split())
-#: Functions with a finite result for -inf.
-_BOUNDED_BELOW = frozenset(
-    "relu softmax log_softmax exp softplus elu celu selu cross_entropy logsumexp sigmoid".split()
-)
-#: Functions that keep the sign of inf.
-_KEEPS_SIGN = frozenset("add radd relu dropout cat stack sum mean leaky_relu softplus float half to".split())
-#: Functions that sum many numbers, to name a fault.
-_REDUCTIONS = frozenset(
-    "sum mean norm vector_norm matrix_norm std var prod cumsum cumprod mse_loss l1_loss logsumexp dist cdist".split()
-)
-#: Functions that are singular at 0, and which input must not be 0.
-_SINGULAR = dict.fromkeys("reciprocal rsqrt log log2 log10 sqrt rtruediv rdiv".split(), 0)
-_SINGULAR.update(div=1, true_divide=1, truediv=1, divide=1, addcdiv=2)
+_BOUNDED_BELOW, _KEEPS_SIGN, _REDUCTIONS = having("is_bounded_below"), having("keeps_sign"), having("is_reduction")
 
 
 class Fault(NamedTuple):
@@ -191,7 +180,7 @@ class StepFaults:
             return []
         found = []
         for call in self.record.calls:
-            position = _SINGULAR.get(plain(call.op))
+            position = FACTS.get(plain(call.op), FunctionFacts()).singular_input
             if position is None and plain(call.op) == "pow" and call.scalars and call.scalars[0] < 1:
                 position = 0
             position = 0 if position is not None and len(call.inputs) == 1 and call.scalars else position

@@ -5,18 +5,17 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from .norm_inputs import NORMS
+from ...engine.op_table.function_facts import having
 from .range_faults import Fault, plain
 
 #: The root mean square of a rounding error relative to the value, and the dtype's smallest subnormal.
 ROUNDING = {torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}
 SUBNORMAL = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
 
-_DIFFERENCES = frozenset("add sub rsub mse_loss l1_loss smooth_l1_loss huber_loss subtract".split())
+_NORMS, _DIFFERENCES = having("is_norm"), having("is_difference")
 #: Losses, and the power of each that gives the root mean square of the difference.
 _LOSSES = {"mse_loss": 0.5, "l1_loss": 1.0, "smooth_l1_loss": 1.0, "huber_loss": 1.0}
-#: Functions whose relative error equals the absolute error of their input.
-_OF_ABSOLUTE_ERROR = frozenset("softmax log_softmax cross_entropy exp logsumexp".split())
+_OF_ABSOLUTE_ERROR = having("is_relative_to_input")
 
 
 class Noise(NamedTuple):
@@ -68,7 +67,7 @@ class StepNoise:
     @staticmethod
     def _amplifies(call):
         name = plain(call.op)
-        return name in NORMS or name in _DIFFERENCES or name in _OF_ABSOLUTE_ERROR
+        return name in _NORMS or name in _DIFFERENCES or name in _OF_ABSOLUTE_ERROR
 
     def _source(self, call, inputs, source):
         """Return (place, function) of the rounding that contributes most to the noise of a call's inputs."""
@@ -102,7 +101,7 @@ class StepNoise:
             size = own.rms ** _LOSSES.get(name, 1.0)
             absolute = math.sqrt(sum((noise * each.rms) ** 2 for noise, each in zip(inputs, stats)))
             return absolute / size if size and math.isfinite(absolute) else max(inputs)
-        if name in NORMS and call.inputs[0] in self._step.details:
+        if name in _NORMS and call.inputs[0] in self._step.details:
             return inputs[0] / math.sqrt(max(self._step.details[call.inputs[0]].rms, 1e-12))
         if name in _OF_ABSOLUTE_ERROR and stats[0] is not None and math.isfinite(stats[0].rms):
             gap = self._step.details.get(call.inputs[0])

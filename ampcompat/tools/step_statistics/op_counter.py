@@ -14,14 +14,16 @@ import torch
 
 from ...engine.casting import emulated_half_arithmetic, torch_compile, wrappers
 from ...engine.casting.emulated_half_models import without_mode_checks
+from ...engine.op_table.function_facts import functional, having
 from ...support.nested import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
 from ...support.torch_compat import thread_context
-from ...support.torch_functions import DTYPE_METHODS, IGNORED, PROPERTIES, VIEWS, WALKED
 
 #: Functions that are not counted.
-_NOT_COUNTED = VIEWS | DTYPE_METHODS | PROPERTIES | IGNORED | frozenset("long int short char byte bool".split())
+_NOT_COUNTED = having("is_view") | having("changes_dtype") | having("is_outside_forward")
+_NOT_COUNTED |= frozenset("long int short char byte bool".split())
+_COMPOSED = functional("is_composed")
 
 
 class CallKind(NamedTuple):
@@ -142,7 +144,7 @@ class OpCounter(thread_context.FunctionMode):
             return function(*args, **kwargs)
         if is_bookkeeping():
             return function(*args, **kwargs)
-        if function in WALKED:
+        if function in _COMPOSED:
             with self:
                 return without_mode_checks(function)(*args, **kwargs)
         rows = self._rows
