@@ -154,7 +154,7 @@ def fast(session):
 
 @nox.session(python="3.11")
 def databases(session):
-    """The tests with torch's own databases on twelve samples of each operator instead of two."""
+    """The tests with torch's own databases on twelve samples of each operator and module instead of two or three."""
     session.install(*REQUIREMENTS)
     session.run(*TESTS, "tests/torch_databases", *session.posargs, env={"TORCH_DATABASE_SAMPLES": "12"})
 

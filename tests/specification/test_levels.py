@@ -71,14 +71,18 @@ def test_every_batch_norm_is_kept(setting, norm):
         assert model[4].weight.dtype is setting.low
 
 
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("norm", [torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d])
 @settings_at("O2", "O5")
-def test_a_batch_norm_without_weights_has_float32_statistics(setting):
+def test_running_statistics_are_float32_and_change_by_less_than_half_can_hold(setting, norm, affine):
     """Beyond Apex, where 1,000 updates of half statistics lose what is smaller than their last bit."""
     with session_of(setting):
-        model = torch.nn.Sequential(torch.nn.BatchNorm1d(2, affine=False, momentum=2.0**-12), torch.nn.Linear(2, 1))
-        model.to(setting.high)
+        layer = norm(2, affine=affine, momentum=2.0**-12, track_running_stats=True)
+        model = torch.nn.Sequential(layer, torch.nn.Linear(2, 1)).to(setting.high)
         initialize(setting, model)
         x = torch.tensor([[1.0, 3.0], [-1.0, 5.0]], dtype=setting.high)
+        if norm is torch.nn.InstanceNorm1d:
+            x = x.t().unsqueeze(0)  # one sample of two channels
         output = model(x)
         assert output.dtype is setting.high
         output.sum().backward()

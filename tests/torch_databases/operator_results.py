@@ -4,13 +4,16 @@ import collections
 import functools
 import os
 
+import pytest
 import torch
 from databases import load
 from operator_calls import Operator, converted, places, widened
 
-from ampcompat.engine.casting import BACKENDS
+from ampcompat.engine.casting import BACKENDS, choose
+from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF
 from ampcompat.support.patching import PatchStack
+from ampcompat.support.torch_compat import features
 
 PAIRS = {"O1": HALF, "O4": BFLOAT16}
 SAMPLES = int(os.environ.get("TORCH_DATABASE_SAMPLES", "2"))
@@ -21,6 +24,15 @@ FAILS, WARNS, DTYPES, VALUES, GRADIENTS = "fails", "warns", "dtypes", "values", 
 Case = collections.namedtuple("Case", "operator inputs sample autocast references")
 #: The results in float64, of inputs as they are and of inputs that are rounded to half; the result in float32.
 References = collections.namedtuple("References", "wide rounded plain")
+
+
+def skip_where_unavailable(level, *backends):
+    """Skip a test where a backend cannot cast to the level's dtype here."""
+    for name in backends:
+        try:
+            choose(features.read(), name, PAIRS[level])
+        except AmpValueError as error:
+            pytest.skip(str(error))
 
 
 @functools.lru_cache(maxsize=None)

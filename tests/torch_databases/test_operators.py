@@ -2,11 +2,14 @@
 
 import pytest
 from known_operator_differences import KNOWN
-from operator_results import PAIRS, cases, differences_from_torch, differences_of_backends, operators
-
-from ampcompat.engine.casting import choose
-from ampcompat.errors import AmpValueError
-from ampcompat.support.torch_compat import features
+from operator_results import (
+    PAIRS,
+    cases,
+    differences_from_torch,
+    differences_of_backends,
+    operators,
+    skip_where_unavailable,
+)
 
 each_level = pytest.mark.parametrize("level", list(PAIRS))
 each_backend = pytest.mark.parametrize("name", ["native", "patched"])
@@ -16,15 +19,6 @@ each_backend = pytest.mark.parametrize("name", ["native", "patched"])
 def database_is_imported():
     """Import the database before a test looks at torch; skip the tests where there is none."""
     operators()
-
-
-def skip_where_unavailable(level, *names):
-    """Skip a test where a backend cannot cast to the level's dtype here."""
-    for name in names:
-        try:
-            choose(features.read(), name, PAIRS[level])
-        except AmpValueError as error:
-            pytest.skip(str(error))
 
 
 def known(name):

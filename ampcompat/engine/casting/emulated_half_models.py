@@ -16,7 +16,7 @@ from . import emulated_half_arithmetic, other_patches, patch_targets, torch_comp
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
 #: Functions of ``torch.nn.functional`` with the rule "float" that have no half kernels on a CPU, or call one.
-_WITHOUT_KERNEL = ("local_response_norm", "multi_margin_loss", "multilabel_margin_loss")
+_WITHOUT_KERNEL = ("local_response_norm", "multi_margin_loss", "multilabel_margin_loss", "ctc_loss")
 #: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
 _TORCHVISION = "ops.torchvision"
 #: Python functions of torch that call products, or write into a weight before. A function mode is off within the
@@ -192,7 +192,7 @@ def _emulated_functions():
     rules = (expansion.HALF, expansion.FLOAT32_INSIDE)
     rows = [row for row in expansion.rows() if row.rule in rules or row.source[1] in _PRODUCTS]
     places = [(owner, row.name, _always) for owner, row in patch_targets.place(rows)]
-    places += [(torch.nn.functional, name, _always) for name in _WITHOUT_KERNEL]
+    places += [(owner, name, _always) for name in _WITHOUT_KERNEL for owner in (torch, torch.nn.functional)]
     for names, condition in ((function_dtypes.SUMMED, _always), (function_dtypes.GRADIENT_SUMMED, _is_recorded)):
         for name in names.split():
             for owner in (torch, torch.nn.functional, torch.Tensor):

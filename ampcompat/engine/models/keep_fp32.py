@@ -1,4 +1,4 @@
-"""Which layers stay in float32: those that ``keep_fp32`` names, and batch norms at ``keep_batchnorm_fp32``."""
+"""Which layers stay float32: those that ``keep_fp32`` names, and norms with statistics at ``keep_batchnorm_fp32``."""
 
 import fnmatch
 
@@ -8,13 +8,30 @@ from ...errors import AmpError, AmpTypeError
 from ...support.torch_compat import features
 
 
+def is_batch_norm(module):
+    """Return whether ``keep_batchnorm_fp32`` applies to a module.
+
+    It does to batch norms, also those without affine params, and to instance norms that track running statistics.
+    """
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) or _is_instance_norm_with_statistics(module)
+
+
+def _is_instance_norm_with_statistics(module):
+    return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
+
+
 def batch_norms(model):
-    """Return the modules that ``keep_batchnorm_fp32`` applies to: batch norms, also those without affine params."""
-    return [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    """Return the modules of a model that ``keep_batchnorm_fp32`` applies to."""
+    return [module for module in model.modules() if is_batch_norm(module)]
 
 
 def needs_wide_input(norm, low, high):
-    """Return whether a batch norm with params or statistics in ``high`` rejects input in ``low`` on its device."""
+    """Return whether a batch norm with params or statistics in ``high`` rejects input in ``low`` on its device.
+
+    So does an instance norm without weights, whose statistics torch 2.13 rounds to the dtype of its input.
+    """
+    if _is_instance_norm_with_statistics(norm) and not norm.affine:
+        return True
     owned = list(norm.parameters()) + list(norm.buffers())
     return bool(owned) and not features.has_mixed_batch_norm(str(owned[0].device), low, high)
 

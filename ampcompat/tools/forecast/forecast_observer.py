@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple
 import torch
 
 from ...apex.multi_tensor.foreach_ops import norms
+from ...engine.models.keep_fp32 import is_batch_norm
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.observer import Observer
@@ -139,7 +140,7 @@ class ForecastObserver(Observer):
         kept, params, norms = self._updates.kept(), [], set()
         for number, model in self._calls.models():
             for name, module in model.named_modules():
-                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                if is_batch_norm(module):
                     norms.add((number, name))
             for name, param in model.named_parameters():
                 if id(param) in self._sizes:

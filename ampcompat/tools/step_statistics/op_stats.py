@@ -6,9 +6,7 @@ import os
 import weakref
 from typing import NamedTuple, Optional
 
-import torch
-
-from ...engine.models import forward_conversion
+from ...engine.models import forward_conversion, keep_fp32
 from ...errors import AmpError
 from ...support import files
 from ...support.dtype_names import dtype_name
@@ -179,7 +177,7 @@ def _kept_layers(model, policy):
         return kept
     for name, module in model.named_modules():
         mark = vars(module).get(forward_conversion.MARK)
-        is_norm = policy.keep_batchnorm_fp32 and isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
+        is_norm = policy.keep_batchnorm_fp32 and keep_fp32.is_batch_norm(module)
         if mark is not None and mark.input_dtype is policy.dtypes.high and not is_norm:
             kept.append(name)
     return kept
