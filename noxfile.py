@@ -160,6 +160,14 @@ def databases(session):
 
 
 @nox.session(python="3.11")
+def interrupts(session):
+    """An error at every line of ``initialize``, a step and ``reset``, and instead of every operation of torch."""
+    session.install(*REQUIREMENTS)
+    tests = ["tests/session/test_interrupts.py", "tests/session/test_out_of_memory.py"]
+    session.run(*TESTS, *tests, *session.posargs, env={"EVERY_INTERRUPT": "1"})
+
+
+@nox.session(python="3.11")
 def gpu(session):
     """The tests that need a CUDA device, with a torch that has CUDA."""
     session.install(*REQUIREMENTS)

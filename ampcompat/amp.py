@@ -228,12 +228,15 @@ def _initialize(stated):
         disable(stated["verbosity"], listed(stated["models"]), listed(stated["optimizers"]))
         return
     session, disabled = process_state.current(), None
-    if session is None or not session.enabled:
+    is_new = session is None or not session.enabled
+    if is_new:
         session, disabled = new_session(), session
     request = make_request(stated, session.overrides, session.dtypes)
-    is_new = session is not process_state.current()
-    end_observing = add_observers(session, **process_state.observed()) if is_new else None
+    end_observing = None
     try:
+        if is_new:
+            process_state.sessions.append(session)  # from here on ``reset`` ends what is begun
+            end_observing = add_observers(session, **process_state.observed())
         if disabled is not None:
             disabled.hand_over(session)
         configuration = session.initialize(request, stated["verbosity"])
@@ -243,13 +246,16 @@ def _initialize(stated):
         if request.diagnose or is_diagnosed_run:
             add_diagnosis(session, prints_summary=is_diagnosed_run)
         set_skip_limit(session, configuration, request.skip_limit)
+        if disabled is not None:
+            disabled.close()
     except BaseException as error:
-        if session.is_initialized() and session is not process_state.current():  # nothing else can close it
+        if is_new and session.is_initialized():
             run_after(error, session.close)
-        elif end_observing is not None:
-            end_observing()
+        elif is_new:
+            process_state.leave(session)
+            if end_observing is not None:
+                end_observing()
         raise
-    process_state.enter(session)
 
 
 @hide_internal_frames

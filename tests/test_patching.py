@@ -77,15 +77,67 @@ def test_undo_twice_is_undo_once():
     assert calls == [1]
 
 
-def test_absorbed_changes_are_undone_by_the_new_owner_only():
+def test_changes_before_the_mark_stay():
     module = types.ModuleType("module")
-    outer = PatchStack()
-    with PatchStack() as inner:
-        inner.set(module, "value", 1)
-        outer.absorb(inner)
-    assert module.value == 1
-    outer.undo()
+    patches = PatchStack()
+    patches.set(module, "value", 1)
+    since = patches.mark()
+    patches.set(module, "value", 2)
+    patches.set(module, "other", 3)
+    patches.undo(since)
+    assert module.value == 1 and not hasattr(module, "other")
+    patches.undo()
     assert not hasattr(module, "value")
+
+
+class Refusing(type):
+    """A class whose attributes cannot be set."""
+
+    def __setattr__(cls, name, value):
+        raise KeyboardInterrupt
+
+
+def test_a_change_that_was_recorded_and_not_made_is_undone_without_effect():
+    patches, kind = PatchStack(), Refusing("kind", (), {})
+    with pytest.raises(KeyboardInterrupt):
+        patches.set(kind, "value", 1)
+    patches.undo()
+    assert not hasattr(kind, "value")
+
+
+def test_an_undo_that_is_interrupted_is_called_again_before_older_ones():
+    calls, interrupts = [], [KeyboardInterrupt]
+
+    def undo(name):
+        calls.append(name)
+        if interrupts:
+            raise interrupts.pop()
+
+    patches = PatchStack()
+    patches.defer(undo, "older")
+    patches.defer(undo, "newer")
+    with pytest.raises(KeyboardInterrupt):
+        patches.undo()
+    assert calls == ["newer", "newer", "older"]
+    patches.undo()
+    assert len(calls) == 3
+
+
+class Handle:
+    """Is removed by its list."""
+
+    def __init__(self, handles):
+        handles.append(self)
+        self.remove = lambda: handles.remove(self)
+
+
+def test_a_registered_hook_is_removed_and_one_that_could_not_be_registered_is_not():
+    handles, patches = [], PatchStack()
+    patches.register(Handle, handles)
+    with pytest.raises(ZeroDivisionError):
+        patches.register(lambda: 1 / 0)
+    patches.undo()
+    assert handles == []
 
 
 def test_instances_are_not_kept_alive_by_their_patches():
@@ -141,11 +193,9 @@ def test_errors_that_share_a_context_are_chained_without_a_circle():
 def test_what_was_to_be_undone_for_an_owner_that_died_is_dropped():
     kept, patches = Child(), PatchStack()
     for owner in (kept, Child()):
-        with PatchStack() as fresh:
-            fresh.set(owner, "own", "changed")
-            fresh.defer_for(owner, lambda: None)
-            fresh.defer_weakly(types.MethodType(lambda self: None, owner))
-            patches.absorb(fresh)
+        patches.set(owner, "own", "changed")
+        patches.defer_for(owner, lambda: None)
+        patches.defer_weakly(types.MethodType(lambda self: None, owner))
     del owner
     gc.collect()
     assert len(patches._entries) == 2  # a method without other references is dropped too

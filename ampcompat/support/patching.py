@@ -18,6 +18,9 @@ _numbers = itertools.count()
 class PatchStack:
     """A stack of changes, undone in reverse order. Usable as a context manager.
 
+    Each undo is recorded before its change is made, and dropped after it has run, so that an interrupt loses neither.
+    So an undo must allow that nothing was changed yet, and that it runs again.
+
     Owners that are neither modules nor classes are referenced weakly, and their entries are dropped when they are
     freed. Otherwise, a long session would keep every model of a cross-validation in memory.
     """
@@ -27,22 +30,21 @@ class PatchStack:
 
     def set(self, owner, name, value):
         """Set ``owner.name = value``; ``undo`` restores the owner's own entry, or its absence."""
-        before = vars(owner).get(name, _ABSENT)
+        self._defer_restore(_restore, owner, name)
         setattr(owner, name, value)
-        self._add_restore(_restore, owner, name, before)
 
     def set_in_dict(self, owner, name, value):
         """Like ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
-        before = vars(owner).get(name, _ABSENT)
+        self._defer_restore(_restore_in_dict, owner, name)
         vars(owner)[name] = value
-        self._add_restore(_restore_in_dict, owner, name, before)
 
-    def _add_restore(self, restore, owner, name, before):
+    def _defer_restore(self, restore, owner, name):
+        before = vars(owner).get(name, _ABSENT)
         if isinstance(owner, (type, ModuleType)):
-            _Entry(self._entries, restore, (lambda: owner, name, before))
+            self.defer(restore, lambda: owner, name, before)
         else:
-            entry = _Entry(self._entries, restore)
-            entry.args = entry.ends_with(weakref.ref, owner), name, before
+            entry = _Entry(self._entries, weakref.ref, owner)
+            entry.record(restore, entry.owner, name, before)
 
     def redirect(self, function, make):
         """Make every caller of a Python function call ``make(original)`` instead, under whatever name they imported it.
@@ -64,27 +66,61 @@ class PatchStack:
 
     def defer(self, undo, *args):
         """Call ``undo(*args)`` when the stack is undone. For changes that are not attributes."""
-        _Entry(self._entries, undo, args)
+        _Entry(self._entries).record(undo, *args)
 
     def defer_for(self, owner, undo, *args):
         """Call ``undo(*args)`` when the stack is undone, if ``owner`` still exists. ``args`` must not reference it."""
-        _Entry(self._entries, undo, args).ends_with(weakref.ref, owner)
+        _Entry(self._entries, weakref.ref, owner).record(undo, *args)
 
     def defer_weakly(self, method):
         """Call the bound ``method`` when the stack is undone, if its object still exists."""
-        entry = _Entry(self._entries, _call_if_alive)
-        entry.args = (entry.ends_with(weakref.WeakMethod, method),)
+        entry = _Entry(self._entries, weakref.WeakMethod, method)
+        entry.record(_call_if_alive, entry.owner)
 
-    def absorb(self, other):
-        """Take over the changes of ``other``, which is empty afterwards."""
-        for entry in list(other._entries.values()):
-            entry.move(self._entries)
+    def register(self, register, *args, owner=None):
+        """Return ``register(*args)``, a handle whose ``remove`` is called when the stack is undone.
 
-    def undo(self):
-        """Undo everything, newest first, even if some of it raises; then raise the first error (``run_all``)."""
-        entries = list(self._entries.values())
-        self._entries.clear()
-        run_all((entry.run, ()) for entry in reversed(entries))
+        Args:
+            owner: as in ``defer_for``, or None.
+        """
+        handles = []
+        if owner is None:
+            self.defer(_remove, handles)
+        else:
+            self.defer_for(owner, _remove, handles)
+        handles.append(register(*args))
+        return handles[0]
+
+    def mark(self):
+        """Return what ``undo`` takes to undo only later changes."""
+        return next(_numbers)
+
+    def undo(self, since=-1):
+        """Undo everything, newest first, even if some of it raises; then raise the first error.
+
+        What raises is tried once more, since it may have been interrupted.
+
+        Args:
+            since: what ``mark`` has returned: changes made before it stay.
+        """
+        try:
+            self._run(since)
+        except BaseException as error:
+            run_after(error, functools.partial(self._run, since))  # if it was interrupted between two of them
+            raise
+
+    def _run(self, since):
+        errors = []
+        for entry in reversed(list(self._entries.values())):
+            of_entry = []
+            while entry.number > since and entry.is_due():
+                try:
+                    entry.run()
+                except BaseException as error:
+                    if not of_entry or type(error) is not type(of_entry[0]):
+                        of_entry.append(error)
+            errors += of_entry
+        _raise_first(errors)
 
     def __enter__(self):
         return self
@@ -100,42 +136,41 @@ class _Entry:
     """One change. It removes itself from its dict when the changed object is freed.
 
     Args:
-        home: the dict.
-        undo, args: the function that undoes the change, and its arguments.
+        home: the dict, to which ``record`` adds it.
+        make_reference, owner: what makes a weak reference to the changed object, and this; None for no reference.
     """
 
-    __slots__ = ("undo", "args", "_home", "_number", "_owner")
+    __slots__ = ("number", "owner", "_home", "_undo", "_args", "_attempts")
 
-    def __init__(self, home, undo, args=()):
-        self.undo = undo
-        self.args = args
-        self._number = next(_numbers)
-        self._owner = None
+    def __init__(self, home, make_reference=None, owner=None):
+        self.number = next(_numbers)
         self._home = home
-        home[self._number] = self
+        self._attempts = 0
+        self._undo = None
+        self.owner = None if make_reference is None else make_reference(owner, self._drop)
 
-    def ends_with(self, make_reference, owner):
-        """Return a weak reference to ``owner``; the entry is removed when ``owner`` is freed."""
-        self._owner = make_reference(owner, self._drop)
-        return self._owner
+    def record(self, undo, *args):
+        """Add the entry to its dict, with the function that undoes the change."""
+        self._undo, self._args = undo, args
+        self._home[self.number] = self
 
-    def move(self, home):
-        """Move to another dict, unless the owner was freed."""
-        if self._home.pop(self._number, None) is not None:
-            self._home = home
-            if self._owner is None or self._owner() is not None:
-                home[self._number] = self
+    def is_due(self):
+        """Return whether the change is still to be undone; after two attempts it is given up."""
+        if self._attempts == 2:
+            self._drop()
+        return self._undo is not None
 
     def run(self):
         """Undo the change, unless the owner was freed."""
-        owner, undo, args = self._owner, self.undo, self.args
-        # Break the reference cycle: the weak reference's callback is a method of this entry.
-        self._owner = self.undo = self.args = None
-        if owner is None or owner() is not None:
-            undo(*args)
+        self._attempts += 1
+        if self.owner is None or self.owner() is not None:
+            self._undo(*self._args)
+        self._drop()
 
-    def _drop(self, reference):
-        self._home.pop(self._number, None)
+    def _drop(self, reference=None):
+        self._home.pop(self.number, None)
+        # Break the reference cycle: the weak reference's callback is a method of this entry.
+        self._undo = self._args = self.owner = None
 
 
 def wraps_method(original):
@@ -160,17 +195,20 @@ def run_all(calls):
     Args:
         calls: an iterable of (function, arguments).
     """
-    first = None
+    errors = []
     for function, args in calls:
         try:
             function(*args)
         except BaseException as error:
-            if first is None:
-                first = error
-            else:
-                chain(first, error)
-    if first is not None:
-        raise first
+            errors.append(error)
+    _raise_first(errors)
+
+
+def _raise_first(errors):
+    for later in errors[1:]:
+        chain(errors[0], later)
+    if errors:
+        raise errors[0]
 
 
 def run_after(error, function):
@@ -229,6 +267,11 @@ def _restore_in_dict(reference, name, before):
         vars(owner)[name] = before
     else:
         vars(owner).pop(name, None)
+
+
+def _remove(handles):
+    for handle in handles:
+        handle.remove()
 
 
 def _call_if_alive(weak_method):

@@ -17,21 +17,22 @@ holders = weakref.WeakSet()
 
 
 _patches = PatchStack()
-_uses = []  # one item for each ``allow`` that was not undone
+_uses = set()  # one item for each ``allow`` that was not undone
 
 
 def allow(patches):
     """Make ``swap_tensors``, if torch has it, work on tensors that ``holders`` reference; undone by ``patches``."""
     function = getattr(torch.utils, "swap_tensors", None)
     if function is not None:
+        use = object()
+        patches.defer(_end_use, use)
         if not _uses:
             _patches.redirect(function, _released)
-        _uses.append(True)
-        patches.defer(_end_use)
+        _uses.add(use)
 
 
-def _end_use():
-    _uses.pop()
+def _end_use(use):
+    _uses.discard(use)
     if not _uses:
         _patches.undo()
 

@@ -77,16 +77,17 @@ class WrittenMemory:
         """Note aliases from now on; undone by ``patches``. Opening it twice has no further effect."""
         with _lock:
             if self not in _open:
+                patches.defer(self._close)
                 if not _open:
                     watch_data(_Tensor, _alias_made, _assigning_data, _data_assigned, _patches)
                     _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
                     swapped_tensors.allow(_patches)
                 _open.append(self)
-                patches.defer(self._close)
 
     def _close(self):
         with _lock:
-            _open.remove(self)
+            if self in _open:
+                _open.remove(self)
             if not _open:
                 _patches.undo()
                 _living.clear()

@@ -23,16 +23,16 @@ FAULTS_OF_CASTS = [
     ),
     Fault(
         "missed restore of the weights' dtype",
-        "ModelCast.commit",
-        "patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})",
+        "ModelCast._tensors_of",
+        "self._patches.defer_for(module, _restore_dtypes, weakref.ref(module), *before, self.originals)",
         "pass",
         CLOSING,
     ),
     Fault(
         "missed restore after a failed initialize",
-        "ModelCast.release",
-        "run_all(",
-        "len(",
+        "Preparation.undo",
+        "(self._patches.undo, (self._since,)), ",
+        "",
         "specification/test_data_safety.py",
     ),
     Fault(
@@ -52,7 +52,7 @@ FAULTS_OF_CASTS = [
     Fault(
         "hook of the state dict not removed",
         "state_dict.hook",
-        "patches.defer_for(module, module._register_state_dict_hook(widen).remove)",
+        "patches.register(module._register_state_dict_hook, widen, owner=module)",
         "module._register_state_dict_hook(widen)",
         CLOSING,
     ),
@@ -124,9 +124,9 @@ FAULTS_OF_CASTS = [
     # -- what holds it together ----------------------------------------------------------------------------------------
     Fault(
         "patches undone in the wrong order",
-        "PatchStack.undo",
-        "for entry in reversed(entries)",
-        "for entry in entries",
+        "PatchStack._run",
+        "for entry in reversed(list(self._entries.values()))",
+        "for entry in list(self._entries.values())",
         "test_patching.py",
     ),
     Fault(

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from helpers import half_kernels
+from helpers.interrupted import SETTINGS, Training
 
 import ampcompat
 from ampcompat import amp
@@ -15,14 +16,6 @@ if half_kernels.stand_in() or not hasattr(torch, "compile"):
 
 #: nox -s interrupts: every operation. The suite: every ninth, of each setting others.
 STEP = 1 if "EVERY_INTERRUPT" in os.environ else 9
-
-SETTINGS = {
-    "O1": {"opt_level": "O1", "init_scale": 128.0},
-    "O2": {"opt_level": "O2", "init_scale": 128.0},
-    "O2 with diagnose": {"opt_level": "O2", "init_scale": 128.0, "diagnose": True},
-    "O3": {"opt_level": "O3", "loss_scale": 128.0},
-    "O5 with remainders": {"opt_level": "O5", "store_param_remainders": True},
-}
 
 
 class OutOfMemory(RuntimeError):
@@ -44,44 +37,6 @@ class Allocator(dispatch.TorchDispatchMode):
             if self.count - 1 == self.fails_at:
                 raise OutOfMemory("out of memory")
         return function(*args, **(kwargs or {}))
-
-
-class Training:
-    """A model and its optimizer."""
-
-    def __init__(self, options):
-        torch.manual_seed(0)
-        layers = torch.nn.Conv1d(1, 2, 3, bias=False), torch.nn.BatchNorm1d(2), torch.nn.Flatten()
-        self.model = torch.nn.Sequential(*layers, torch.nn.Linear(12, 3))
-        self.params = list(self.model.parameters())
-        self.optimizer = torch.optim.Adam(self.params, lr=0.01, eps=1e-3)
-        self.batch = torch.randn(4, 1, 8)
-        self.options = options
-
-    def initialize(self):
-        amp.initialize(self.model, self.optimizer, verbosity=0, **self.options)
-
-    def step(self):
-        self.optimizer.zero_grad()
-        loss = self.model(self.batch).float().pow(2).mean()
-        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-            scaled_loss.backward()
-        self.optimizer.step()
-
-    def plain_step(self):
-        self.optimizer.zero_grad()
-        self.model(self.batch).pow(2).mean().backward()
-        self.optimizer.step()
-
-    def weights(self):
-        return [param.detach().clone() for param in self.params]
-
-    def assert_is_plain(self):
-        held = [param for group in self.optimizer.param_groups for param in group["params"]]
-        assert list(map(id, held)) == list(map(id, self.params))
-        assert {param.dtype for param in self.params} == {torch.float32}
-        assert vars(self.optimizer).get("step") is None
-        assert all(key in set(self.params) for key in self.optimizer.state)
 
 
 def count(options, prepare, run):
@@ -107,15 +62,14 @@ def points(name, total):
     return range(list(SETTINGS).index(name) % STEP, total, STEP)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "O1 patched"])
 def test_initialize_without_memory_changes_nothing(name):
-    total = count(SETTINGS[name], Training.plain_step, Training.initialize)
+    total = count(SETTINGS[name][0], Training.plain_step, Training.initialize)
     for at in points(name, total):
-        training = Training(SETTINGS[name])
+        training = Training(SETTINGS[name][0])
         training.plain_step()
         before = training.weights()
         failed(training, Training.initialize, at)
-        assert ampcompat.current() is None
         training.assert_is_plain()
         assert all(map(torch.equal, before, training.weights()))
         training.plain_step()
@@ -128,16 +82,16 @@ def two_steps(training):
     training.step()
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "O1 patched"])
 def test_a_step_without_memory_loses_no_weight(name):
-    before, after = Training(SETTINGS[name]), Training(SETTINGS[name])
+    before, after = Training(SETTINGS[name][0]), Training(SETTINGS[name][0])
     two_steps(before)
     ampcompat.reset()
     two_steps(after)
     after.step()
     ampcompat.reset()
-    for at in points(name, count(SETTINGS[name], two_steps, Training.step)):
-        training = Training(SETTINGS[name])
+    for at in points(name, count(SETTINGS[name][0], two_steps, Training.step)):
+        training = Training(SETTINGS[name][0])
         two_steps(training)
         failed(training, Training.step, at)
         ampcompat.reset()
@@ -146,10 +100,10 @@ def test_a_step_without_memory_loses_no_weight(name):
             assert any(torch.equal(weight, each) for each in known), at
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "O1 patched"])
 def test_training_goes_on_after_a_step_without_memory(name):
-    for at in points(name, count(SETTINGS[name], two_steps, Training.step)):
-        training = Training(SETTINGS[name])
+    for at in points(name, count(SETTINGS[name][0], two_steps, Training.step)):
+        training = Training(SETTINGS[name][0])
         two_steps(training)
         failed(training, Training.step, at)
         masters = [master.detach().clone() for master in amp.master_params(training.optimizer)]

@@ -38,8 +38,14 @@ def init(
         session = new_session()
     session.process_casts.allow_banned = session.process_casts.allow_banned or allow_banned
     level = "O4" if patch_type is torch.bfloat16 else "O1"
-    session.process_casts.open(level_named(level, session.dtypes).dtypes)
+    dtypes = level_named(level, session.dtypes).dtypes
     enter(session)
+    try:
+        session.process_casts.open(dtypes)
+    except BaseException:
+        if not session.is_initialized() and session.choice is None:
+            process_state.leave(session)
+        raise
     return handle_of(session)
 
 

@@ -89,5 +89,5 @@ def turn_off_fast_paths(patches):
     """Keep nn.MultiheadAttention and similar layers from calling fused kernels without rows (torch >= 1.13 or so)."""
     mha = getattr(torch.backends, "mha", None)
     if mha is not None and mha.get_fastpath_enabled():
-        mha.set_fastpath_enabled(False)
         patches.defer(mha.set_fastpath_enabled, True)
+        mha.set_fastpath_enabled(False)

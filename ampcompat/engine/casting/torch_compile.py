@@ -110,8 +110,8 @@ def patch_compile(patches, codes=(), uncompiled=()):
                 patches.set(owner, name, torch._dynamo.disable(vars(owner)[name]))
         return before(*args, **kwargs)
 
-    patches.set(torch, "compile", compile)
     patches.defer(_forget_wrappers)
+    patches.set(torch, "compile", compile)
     change_settings(patches)
 
 

@@ -25,8 +25,8 @@ class GradientsOnRead:
     def open(self, patches):
         """Replace the property, once; undone by ``patches``."""
         if not self._is_open:
-            self._is_open = True
             patches.defer(self._close)
+            self._is_open = True
             patches.set(torch.nn.Parameter, "grad", property(self._get, self._set, self._delete, GRADIENT.__doc__))
 
     def _close(self):

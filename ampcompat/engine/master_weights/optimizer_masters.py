@@ -13,7 +13,7 @@ from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
-from . import pickled_optimizers, zero_redundancy_optimizer
+from . import zero_redundancy_optimizer
 from .create_masters import Snapshot, make_master, recast
 from .half_and_master_chunks import chunks_of
 from .param_remainders.stored_chunk import RemainderChunk, remainder_chunks_of
@@ -49,6 +49,7 @@ class OptimizerMasters:
         self._params = []  # those of ``param_groups``, when they were looked at last
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
         self._has_begun = False  # the first backward pass
+        self._is_committed = False
         self._before = None  # what ``rollback`` restores
 
     def __bool__(self):
@@ -106,16 +107,15 @@ class OptimizerMasters:
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
-            pairs: (model, master) pairs that the optimizer, a copy, has already; those of a pickled one are found.
+            pairs: (model, master) pairs that the optimizer, a copy or pickled, has already.
         """
         self._before = Snapshot(self._optimizer), self._pairs.copy(), list(self.chunks)
-        unpickled = pickled_optimizers.take_pairs(self._optimizer)
-        if unpickled and not self._makes_masters:
+        if pairs and not self._makes_masters:
             raise AmpError(
                 "An optimizer was pickled with float32 master weights, which this opt_level does not have. Call "
                 "amp.initialize at O2 or O5 before amp.scale_loss gets it."
             )
-        self._add([Pair(*pair) for pair in [*pairs, *unpickled]])
+        self._add([Pair(*pair) for pair in pairs])
         self._replace_params(self._optimizer.param_groups, originals)
 
     def continue_from(self, original):
@@ -177,32 +177,45 @@ class OptimizerMasters:
 
     def commit(self):
         """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
+        self._is_committed = True
         self._before = None
 
     def rollback(self):
-        """Restore the optimizer as it was before ``make_new``: ``initialize`` has failed."""
+        """Restore the optimizer as it was before ``make_new``, unless ``commit`` was called."""
         if self._before is None:
             return
-        made = {pair.master: pair.model for pair in self._pairs.values()}
-        snapshot, self._pairs, self.chunks = self._before
-        for pair in self._pairs.values():
-            del made[pair.master]
+        snapshot, pairs, chunks = self._before
+        made = [pair for key, pair in self._pairs.items() if key not in pairs]
         snapshot.restore(self._optimizer)
-        zero_redundancy_optimizer.replace_params(self._optimizer, made)
+        zero_redundancy_optimizer.replace_params(self._optimizer, {master: model for model, master in made})
+        self._session_masters.forget(made)
+        self._pairs, self.chunks = pairs, chunks
+        self._before = None
 
     def release(self):
-        """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32."""
+        """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32.
+
+        Before ``commit``: ``rollback``. If it is interrupted, it can be called again.
+        """
+        if not self._is_committed:
+            self.rollback()
+            return
         self.refresh()
         self.restore_values()
-        state = self._optimizer.state
+        state, released = self._optimizer.state, {}
+        for pair in self._pairs.values():
+            released[id(pair.model)] = released[id(pair.master)] = pair
         for group in self._optimizer.param_groups:
             for index, param in enumerate(group["params"]):
-                recast(state.get(param), param.shape, self.dtype)
-                pair = self._pairs.get(id(param))
-                if pair is not None:
-                    group["params"][index] = pair.model
-                    if param in state:
-                        state[pair.model] = state.pop(param)
+                pair = released.get(id(param))
+                if pair is None:
+                    recast(state.get(param), param.shape, self.dtype)
+                    continue
+                group["params"][index] = pair.model
+                if pair.master in state:
+                    state[pair.model] = state[pair.master]
+                    del state[pair.master]
+                recast(state.get(pair.model), pair.master.shape, self.dtype)
         zero_redundancy_optimizer.replace_params(
             self._optimizer, {master: model for model, master in self._pairs.values()}
         )
@@ -210,6 +223,7 @@ class OptimizerMasters:
             set_stored_gradient(model, None)
             tensor_lists.set_data(model, tensor_lists.data_of(master).to(model.device))
             set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
+        self._session_masters.forget(self._pairs.values())
         self._pairs.clear()
         self.chunks = []
 

@@ -97,8 +97,8 @@ class SessionMasters:
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
         if not self._watches_methods:
-            self._watches_methods = True
             patches.defer(setattr, self, "_watches_methods", False)
+            self._watches_methods = True
             watch_methods_in_place(torch.nn.Parameter, lambda param: self._restore(id(param)), patches)
 
     def _restore(self, key):
@@ -142,6 +142,12 @@ class SessionMasters:
         if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
             with torch.no_grad():
                 master.copy_(value)
+
+    def forget(self, pairs):
+        """Forget (model, master) pairs."""
+        for model, master in pairs:
+            if self.find(model) is master:
+                del self._entries[id(model)]
 
     def clear(self):
         """Forget all pairs."""

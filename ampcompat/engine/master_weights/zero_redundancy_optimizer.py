@@ -45,6 +45,7 @@ def replace_params(optimizer, replacements):
         params[:] = [replacements.get(param, param) for param in params]
     for old, new in replacements.items():
         if old in local.state:
-            local.state[new] = local.state.pop(old)
+            local.state[new] = local.state[old]
+            del local.state[old]
             recast(local.state[new], new.shape, new.dtype)
     optimizer._clear_cache()

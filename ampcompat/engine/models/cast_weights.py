@@ -10,7 +10,6 @@ import torch
 
 from ...errors import AmpError
 from ...support import tensor_lists
-from ...support.patching import run_all
 from ...support.tensor_lists import data_of, set_data, set_stored_gradient, stored_gradient
 from ..casting import emulated_half_arithmetic
 from .wide_buffers import WIDE_BUFFERS, WideBuffers
@@ -22,7 +21,8 @@ class ModelCast:
     Args:
         dtype: the dtype of the weights from now on.
         high: the dtype to which kept weights are cast if they are narrower.
-        patches: the ``PatchStack`` that casts every tensor, with its data at that time, back to its dtype.
+        patches: the ``PatchStack`` that casts every tensor back to its dtype: before ``commit`` with the data from
+            before the cast, later with its data at that time.
     """
 
     def __init__(self, dtype, high, patches):
@@ -30,7 +30,8 @@ class ModelCast:
         self.high = high
         self.originals = {}  # id(param) -> (its data, its gradient) before the cast
         self._patches = patches
-        self._before = {}  # module -> [(whether it is a param, its name, its dtype before)] of params and buffers
+        #: module -> [(whether it is a param, its name, its dtype before)] of params and buffers, [its ``WideBuffers``]
+        self._before = {}
         self._dtypes = {}  # id(param or buffer) -> its dtype before
 
     def cast(self, modules, kept):
@@ -51,31 +52,31 @@ class ModelCast:
                 if dtype is None or not tensor.is_floating_point():
                     continue
                 before = self._dtypes.setdefault(id(tensor), tensor.dtype)
-                self._before.setdefault(module, []).append((is_param, name, before))
+                self._tensors_of(module).append((is_param, name, before))
                 if tensor.dtype is not dtype:
                     _check_castable(name, tensor, module, dtype)
                     self.originals[id(tensor)] = data_of(tensor), tensor.grad
                     _set_data(tensor, dtype, *self.originals[id(tensor)])
                 if not is_param and tensor_lists.is_narrower(tensor, before):
-                    self._wide_buffers(module).keep(name, self.originals[id(tensor)][0], dtype)
+                    self._wide_buffers_of(module).keep(name, self.originals[id(tensor)][0], dtype)
             if module in self._before and isinstance(module, torch.nn.RNNBase):
                 module.flatten_parameters()
 
-    def _wide_buffers(self, module):
+    def _tensors_of(self, module):
+        if module not in self._before:
+            self._before[module] = before = [], []
+            self._patches.defer_for(module, _restore_dtypes, weakref.ref(module), *before, self.originals)
+        return self._before[module][0]
+
+    def _wide_buffers_of(self, module):
         if WIDE_BUFFERS not in vars(module):
             self._patches.set_in_dict(module, WIDE_BUFFERS, WideBuffers(module._buffers))
+        self._before[module][1][:] = [vars(module)[WIDE_BUFFERS]]
         return vars(module)[WIDE_BUFFERS]
 
     def commit(self):
         """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need."""
-        self.originals = {}
-        for module, tensors in self._before.items():
-            self._patches.defer_for(module, _restore_dtypes, weakref.ref(module), tensors, {})
-
-    def release(self):
-        """Restore the dtype and the data of every tensor: ``initialize`` has failed."""
-        restores = [(weakref.ref(module), tensors, self.originals) for module, tensors in self._before.items()]
-        run_all((_restore_dtypes, args) for args in restores)
+        self.originals.clear()
 
 
 def _check_castable(name, tensor, module, dtype):
@@ -96,16 +97,17 @@ def _has_memory(tensor):
         return False
 
 
-def _restore_dtypes(reference, tensors, originals):
+def _restore_dtypes(reference, tensors, wide_buffers, originals):
     module = reference()
-    buffers = vars(module).get(WIDE_BUFFERS)
     for is_param, name, dtype in tensors:
         owned = module._parameters if is_param else module._buffers
         tensor = owned[name] if name in owned else None  # those of a TorchScript module have no ``get``
-        if tensor is not None and tensor.dtype is not dtype:
-            wide = None if is_param or buffers is None else buffers.widened(name, data_of(tensor))
-            now = data_of(tensor) if wide is None else wide, stored_gradient(tensor)
-            _set_data(tensor, dtype, *originals.get(id(tensor), now))
+        if tensor is not None and (tensor.dtype is not dtype or id(tensor) in originals):
+            if id(tensor) not in originals:
+                wide = None if is_param or not wide_buffers else wide_buffers[0].widened(name, data_of(tensor))
+                originals[id(tensor)] = data_of(tensor) if wide is None else wide, stored_gradient(tensor)
+            _set_data(tensor, dtype, *originals[id(tensor)])
+            del originals[id(tensor)]
 
 
 def _set_data(tensor, dtype, data, grad):

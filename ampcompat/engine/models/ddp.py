@@ -65,8 +65,8 @@ class DDPWrappers:
         self._low = policy.dtypes.low if policy.casts_model or policy.patch_torch_functions else None
         if self._is_patched or not torch.distributed.is_available():
             return
-        self._is_patched = True
         patches.defer(self._close)
+        self._is_patched = True
         wrapper_class = torch.nn.parallel.DistributedDataParallel
         original = wrapper_class.__init__
 

@@ -121,7 +121,7 @@ def hook(modules, dtype, masters, patches):
         hooked = _hook_of(module, masters)
         if hooked is None:
             hooked = widen
-            patches.defer_for(module, module._register_state_dict_hook(widen).remove)
+            patches.register(module._register_state_dict_hook, widen, owner=module)
             refresh = RefreshMasters(module, masters, vars(module).get(WIDE_BUFFERS))
-            patches.defer_for(module, module._register_load_state_dict_pre_hook(refresh).remove)
+            patches.register(module._register_load_state_dict_pre_hook, refresh, owner=module)
         hooked.params.update((id(param), param) for param in module._parameters.values() if param is not None)

@@ -53,7 +53,7 @@ class OptimizerRecord:
 
         Args:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast; they become the masters.
-            pairs: the (model, master) pairs of a copied optimizer.
+            pairs: the (model, master) pairs of a copied or pickled optimizer.
         """
         self.masters.make_new(originals, pairs)
         self.find_process_groups()

@@ -43,17 +43,9 @@ class ReplacedMethods:
         return name in self._originals
 
 
-def attach(record, patches):
-    """Set the ``AmpStash`` of an optimizer and replace the optimizer's methods.
-
-    Args:
-        record: an ``OptimizerRecord``.
-        patches: the ``PatchStack`` that undoes it.
-    """
-    optimizer = record.optimizer
-    record.methods = methods = ReplacedMethods(optimizer)
-    # Kept by the record, and so by the optimizer itself: the original methods refer to the optimizer.
-    patches.defer_weakly(methods.patches.undo)
+def attach(record):
+    """Set the ``AmpStash`` of a record's optimizer and replace its methods; ``record.methods.patches`` undoes it."""
+    optimizer, methods = record.optimizer, record.methods
     methods.patches.set(optimizer, STASH, AmpStash(record))
     for name, replacement in _REPLACEMENTS.items():
         methods.patches.set(optimizer, name, _bound(optimizer, replacement, methods[name]))

@@ -4,15 +4,14 @@ Nothing is changed before the plan is checked. If applying it raises, everything
 """
 
 import functools
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
 
 from ...errors import AmpError, AmpValueError
-from ...support.patching import PatchStack
+from ...support.patching import run_all
 from ..casting.torch_compile import is_tracing
-from ..master_weights import zero_redundancy_optimizer
+from ..master_weights import pickled_optimizers, zero_redundancy_optimizer
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, keep_fp32, model_checks, state_dict
 from ..patched_optimizers import chunked_step, replaced_methods
 from ..patched_optimizers.amp_stash import STASH
@@ -116,31 +115,32 @@ def _check_optimizers(optimizers, policy):
 
 
 class Preparation:
-    """A context manager that prepares models and optimizers for a session, and undoes it without ``commit``."""
+    """Prepares models and optimizers for a session, whose ``PatchStack`` undoes it.
+
+    ``undo`` restores them as they were. After ``commit`` closing the session does, with the weights and the optimizer
+    state of the training.
+    """
 
     def __init__(self, session):
         self._session = session
-        self._patches = PatchStack()  # undone when the session is closed
-        self._rollback = ExitStack()  # what a failure undoes
-        self._rollback.push(self._patches)
+        self._patches = session.patches
+        self._since = self._patches.mark()
+        self._restore_casts = session.process_casts.restorer()
         self._cast = None
         self.half_mode = None  # in which the ``forward`` of whole models runs, or None
         self._records = []
         self._grown = []  # records of optimizers that got masters of new modules
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        self._rollback.__exit__(*exc_info)
+    def undo(self):
+        """Undo everything; raise the first error at the end."""
+        run_all([(self._patches.undo, (self._since,)), (self._restore_casts, ())])
 
     def apply(self, plan, request, configuration):
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
         if policy.patch_torch_functions:
-            self._rollback.callback(session.process_casts.open(policy.dtypes, plan.models + plan.optimizers))
+            session.process_casts.open(policy.dtypes, plan.models + plan.optimizers)
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)
-        self._rollback.callback(self._cast.release)
         models = plan.models + plan.grown_models
         paused, entered, self.half_mode = session.process_casts.contexts_of_forward(policy, models)
         if policy.master_weights:
@@ -148,9 +148,9 @@ class Preparation:
         for model in models:
             self._prepare_model(model, request, paused, entered)
         for record in list(session.records) if plan.grown_models else ():
-            self._rollback.callback(record.masters.rollback)
-            record.masters.make_new(self._cast.originals)
+            self._patches.defer_weakly(record.masters.rollback)
             self._grown.append(record)
+            record.masters.make_new(self._cast.originals)
         for optimizer in plan.optimizers:
             self.add_optimizer(optimizer, configuration, self._cast.originals)
         session.ddp_wrappers.patch(policy, self._patches)
@@ -195,26 +195,27 @@ class Preparation:
             originals: ``{id(param): (data, gradient)}`` from before the model was cast.
         """
         record = OptimizerRecord(optimizer, configuration, self._session)
-        self._rollback.callback(record.masters.rollback)
-        record.make_masters(originals)
-        self.attach(record)
+        self.attach(record, originals, pickled_optimizers.take_pairs(optimizer))
         return record
 
-    def attach(self, record):
-        """Replace the methods of a record's optimizer."""
-        replaced_methods.attach(record, self._patches)
+    def attach(self, record, originals=None, pairs=()):
+        """Replace the methods of a record's optimizer; make its masters first, unless ``originals`` is None."""
         self._records.append(record)
+        record.methods = replaced_methods.ReplacedMethods(record.optimizer)
+        # Kept by the record, and so by the optimizer itself: the original methods refer to the optimizer.
+        self._patches.defer_weakly(record.methods.patches.undo)
+        self._patches.defer_weakly(record.masters.release)
+        if originals is not None:
+            record.make_masters(originals, pairs)
+        replaced_methods.attach(record)
 
     def commit(self):
         """Keep what was done: the session undoes it when it is closed."""
-        self._rollback.pop_all()
-        session = self._session
-        if self._cast is not None:
-            self._cast.commit()
-        for record in self._records + self._grown:
-            record.masters.commit()
-            session.add_masters(record, record.pairs())
         for record in self._records:
             record.configuration.records.add(record)
-            self._patches.defer_weakly(record.masters.release)
-        session.patches.absorb(self._patches)
+        for record in self._records + self._grown:
+            self._session.add_masters(record, record.pairs())
+        for record in self._records + self._grown:
+            record.masters.commit()
+        if self._cast is not None:
+            self._cast.commit()  # the masters have copied the values that they need

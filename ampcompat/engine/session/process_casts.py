@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from ...support.patching import PatchStack
+from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
 from .. import casting
 from ..casting import autograd, emulated_half_models, torch_compile
@@ -50,15 +50,12 @@ class ProcessCasts:
 
         Args:
             users: more models, on whose devices functions are cast, and optimizers: see ``_device_types``.
-
-        Returns:
-            A function that restores the backend and devices from before.
         """
         pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
         choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
         rows = expansion.merge(expansion.rows(), process_state.lists.as_data(), process_state.registrations)
         wanted = ([choice.name for choice in choices], pairs, rows, self.allow_banned, self.is_regional)
-        before = (self.backend, self.choice, self._opened_as, self._users)
+        restore = self.restorer()
         self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
@@ -69,18 +66,23 @@ class ProcessCasts:
                 whole = backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends)
                 self._replace(whole, choices[-1], wanted)
         except BaseException:
-            self._restore(*before)
+            restore()
             raise
-        return lambda: self._restore(*before)
+
+    def restorer(self):
+        """Return a function that restores the backend and the devices of now."""
+        now = self.backend, self.choice, self._opened_as, self._users, self._has_models, self._half_mode
+        return functools.partial(self._restore, *now)
 
     @property
     def _dtypes(self):
         """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
         return () if self._opened_as is None else self._opened_as[1]
 
-    def _restore(self, backend, choice, opened_as, users):
-        self._users = users
-        if self.backend is backend:
+    def _restore(self, backend, choice, opened_as, users, has_models, half_mode):
+        is_open = self.backend is backend and (self._has_models, self._half_mode) == (has_models, half_mode)
+        self._users, self._has_models, self._half_mode = users, has_models, half_mode
+        if is_open:
             self._cast_where_models_are()
         else:
             self._replace(backend, choice, opened_as)
@@ -103,22 +105,27 @@ class ProcessCasts:
     def _replace(self, backend, choice, opened_as=None):
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
         self._patches.undo()
-        with PatchStack() as patches:
-            device_types = self._device_types()
-            if "cpu" in (device_types or ("cpu",)):
-                for dtypes in () if opened_as is None else opened_as[1]:
-                    missing_kernels.explain_calls(dtypes.low, patches)
-            backend.set_devices(device_types)
-            backend.open(patches, self.is_regional)
-            if choice is not None:
-                _watch_moves(self._cast_where_models_are, patches)
-            if self._has_models or opened_as is not None:
-                own_methods.keep_from_compiler(patches)
-            if self._half_mode is not None:
-                autograd.checkpoint_under_same_casts(emulated_half_models, patches)
-                emulated_half_models.keep_from_compiler(patches)
-            self._patches.absorb(patches)
+        try:
+            self._open(backend, choice, opened_as)
+        except BaseException as error:
+            run_after(error, self._patches.undo)
+            raise
         self.backend, self.choice, self._opened_as = backend, choice, opened_as
+
+    def _open(self, backend, choice, opened_as):
+        device_types, patches = self._device_types(), self._patches
+        if "cpu" in (device_types or ("cpu",)):
+            for dtypes in () if opened_as is None else opened_as[1]:
+                missing_kernels.explain_calls(dtypes.low, patches)
+        backend.set_devices(device_types)
+        backend.open(patches, self.is_regional)
+        if choice is not None:
+            _watch_moves(self._cast_where_models_are, patches)
+        if self._has_models or opened_as is not None:
+            own_methods.keep_from_compiler(patches)
+        if self._half_mode is not None:
+            autograd.checkpoint_under_same_casts(emulated_half_models, patches)
+            emulated_half_models.keep_from_compiler(patches)
 
     def _cast_where_models_are(self):
         self.backend.set_devices(self._device_types())

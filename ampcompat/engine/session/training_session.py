@@ -11,7 +11,7 @@ from ... import opt_levels
 from ...errors import AmpTypeError
 from ...support import swapped_tensors
 from ...support.notices import Notices
-from ...support.patching import PatchStack, run_all
+from ...support.patching import PatchStack, run_after
 from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
 from ..master_weights.session_masters import SessionMasters
@@ -106,18 +106,26 @@ class Session:
             configuration.notices.policy_changed(policy, self.policy)
         for dtype in cast_weights.half_dtypes(plan.models) if request.allow_half_model else ():
             configuration.notices.half_model(dtype, policy)
-        with Preparation(self) as preparation:
+        preparation, latest, known = Preparation(self), self._latest, dict(self._configuration_of)
+        try:
             preparation.apply(plan, request, configuration)
             preparation.commit()
-        if self._latest is None:
-            swapped_tensors.allow(self.patches)
-        self.process_casts.emulate(preparation.half_mode)
-        self.configurations.add(configuration)
-        self._latest = configuration
-        self._forget_untrained()
-        for model in plan.models:
-            self._configuration_of[model] = configuration
-            self.sharded_models.add(model, configuration)
+            if latest is None:
+                swapped_tensors.allow(self.patches)
+            self.process_casts.emulate(preparation.half_mode)
+            self.configurations.add(configuration)
+            self._latest = configuration
+            self._forget_untrained()
+            for model in plan.models:
+                self._configuration_of[model] = configuration
+                self.sharded_models.add(model, configuration)
+        except BaseException as error:
+            self._latest = latest
+            run_after(error, preparation.undo)
+            self.configurations.discard(configuration)
+            self._configuration_of.clear()
+            self._configuration_of.update(known)
+            raise
 
     def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
@@ -142,15 +150,23 @@ class Session:
         if record.masters.are_stored:
             self.masters.restore_before_writes(self.patches)
         if pairs and not self._rounds_after_steps:
-            self._rounds_after_steps = True
             self.patches.defer(setattr, self, "_rounds_after_steps", False)
+            self._rounds_after_steps = True
             own_methods.round_after_steps(self.masters, self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""
-        with Preparation(self) as preparation:
-            preparation.attach(record)
+        self._prepare(Preparation.attach, record)
+
+    def _prepare(self, function, *args):
+        preparation = Preparation(self)
+        try:
+            result = function(preparation, *args)
             preparation.commit()
+        except BaseException as error:
+            run_after(error, preparation.undo)
+            raise
+        return result
 
     def refresh_masters(self):
         """Copy to the masters what has been written to their half params."""
@@ -160,16 +176,20 @@ class Session:
     def close(self):
         """Restore torch, ``forward``, the optimizers' methods and params, and float32 weights. Open blocks end before.
 
-        If something raises (an observer, an overflow that is read only now), the rest is still restored (``run_all``).
+        If something raises (an observer, an overflow that is read only now), the rest is still restored. What raises is
+        tried once more, and a session whose closing was interrupted can be closed again.
         """
         blocks = {id(block): block for record in self.records for block in record.open_passes()}.values()
         calls = [(block.end_with_session, ()) for block in blocks]
         calls += [(scaler.sync, ()) for scaler in self.all_scalers()]
         calls += [(observer.closed, (self,)) for observer in self.observers]
         calls += [(self.forward_token.close, ()), (self.process_casts.close, ()), (self.patches.undo, ())]
-        calls += [(self._configuration_of.clear, ()), (self.masters.clear, ()), (process_state.leave, (self,))]
-        calls += [(block.session_closed, ()) for block in blocks]
-        run_all(calls)
+        calls += [(self._configuration_of.clear, ()), (self.masters.clear, ())]
+        calls += [(block.session_closed, ()) for block in blocks] + [(process_state.leave, (self,))]
+        closing = PatchStack()
+        for function, args in reversed(calls):
+            closing.defer(function, *args)
+        closing.undo()
 
     # -- what is initialized -------------------------------------------------------------------------------------------
 
@@ -306,10 +326,7 @@ class Session:
         if configuration.stores_remainders:
             chunked_step.check(optimizer)
         configuration.notices.optimizer_added(optimizer)
-        with Preparation(self) as preparation:
-            record = preparation.add_optimizer(optimizer, configuration, {})
-            preparation.commit()
-        return record
+        return self._prepare(Preparation.add_optimizer, optimizer, configuration, {})
 
     def _configuration_by_params(self, optimizer):
         """Return the ``Configuration`` of the newest model that has a param of this optimizer, else the newest."""

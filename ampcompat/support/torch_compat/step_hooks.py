@@ -29,9 +29,9 @@ def register(patches, before=None, after=None):
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
     if before is not None:
-        patches.defer(optim.register_optimizer_step_pre_hook(before).remove)
+        patches.register(optim.register_optimizer_step_pre_hook, before)
     if after is not None:
-        patches.defer(optim.register_optimizer_step_post_hook(after).remove)
+        patches.register(optim.register_optimizer_step_post_hook, after)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
         compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
@@ -50,8 +50,7 @@ def register_first(optimizer, after, patches):
     """
     hooks = getattr(optimizer, POST_HOOKS, None)
     if hooks is not None:
-        hook = optimizer.register_step_post_hook(after)
-        patches.defer(hook.remove)
+        hook = patches.register(optimizer.register_step_post_hook, after)
         hooks.move_to_end(hook.id, last=False)
 
 

@@ -1,5 +1,6 @@
 """Hooks that measure module outputs and the gradients of those outputs, by default the largest absolute value."""
 
+import functools
 import weakref
 from collections import deque
 from typing import Any, NamedTuple
@@ -8,7 +9,7 @@ import torch
 
 from ...engine.casting import torch_compile
 from ...support.nested import floating_tensors
-from ...support.patching import PatchStack
+from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
 from ...support.uncopied_hook import ModuleHook
@@ -91,18 +92,21 @@ class ActivationHooks:
 
     def _register(self, model, name_of):
         if self._is_paused:
-            self._patches.defer_for(model, self.calls.register(model).remove)
+            self._patches.register(self.calls.register, model, owner=model)
             return
-        with PatchStack() as patches:
+        mark = self._patches.mark()
+        try:
             for name, module in model.named_modules():
                 if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
                     self._hooked.add(module)
                     record_input = self._model_input if module is model else self._input
                     before = ModuleHook(record_input, name_of(name, is_input=True))
                     after = ModuleHook(self._output, name_of(name))
-                    patches.defer_for(module, module.register_forward_pre_hook(before).remove)
-                    patches.defer_for(module, module.register_forward_hook(after).remove)
-            self._patches.absorb(patches)
+                    self._patches.register(module.register_forward_pre_hook, before, owner=module)
+                    self._patches.register(module.register_forward_hook, after, owner=module)
+        except BaseException as error:
+            run_after(error, functools.partial(self._patches.undo, mark))
+            raise
 
     def remove(self):
         """Remove all hooks."""
