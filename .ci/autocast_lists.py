@@ -1,0 +1,174 @@
+"""Record which functions torch's autocast casts, as torch's own tests list them, and write docs/autocast_lists.md.
+
+    python .ci/autocast_lists.py 2.4.1    # record a release; without one, write the page's table again
+    python .ci/autocast_lists.py 2.13.0 --file torch/testing/_internal/autocast_test_lists.py   # of an installed torch
+
+The lists are in ``torch/testing/_internal/autocast_test_lists.py`` of a release's wheel. It is read, not run, so the
+release is not installed; the wheels for macOS are downloaded, since they are the smallest. The records are in
+.ci/autocast_lists.json: a minor release with the same lists as an earlier one has the earlier one's number.
+"""
+
+import argparse
+import ast
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from every_torch import ROOT, minor, rows
+
+sys.path.insert(0, str(ROOT))
+
+from ampcompat.engine.op_table import expansion  # noqa: E402
+
+RECORDS = ROOT / ".ci" / "autocast_lists.json"
+PAGE = ROOT / "docs" / "autocast_lists.md"
+BEGIN, END = "<!-- table: .ci/autocast_lists.py -->\n", "<!-- end of the table -->\n"
+
+LISTS = "torch/testing/_internal/autocast_test_lists.py"
+DEVICES = {"AutocastTestLists": "CUDA", "AutocastCPUTestLists": "CPU"}
+#: A list is named by a namespace and a rule, such as ``torch_fp32``.
+OWNERS = {"torch": "torch", "nn": "torch.nn.functional", "linalg": "torch.linalg", "methods": "torch.Tensor"}
+RULES = {"fp16": "half", "bf16": "half", "16": "half", "fp32": "float32"}
+RULES.update(need_autocast_promote="widest", expect_builtin_promote="widest")
+PLATFORMS = ("macosx_10_9_x86_64", "macosx_11_0_arm64", "macosx_14_0_arm64")
+
+#: What a rule of the op table is called on the page; a function of any other rule has the dtype of its input.
+OF_O1 = {"half": "half", "float": "float32", "promote": "widest", "sequence": "widest", "banned": "refused"}
+INPUT = "input"
+#: Functions that a public one calls: what their names begin with, and the row of the op table that casts for them.
+CALLED_BY = {
+    "torch.nn.functional.upsample_": "torch.nn.functional.interpolate",
+    "torch.nn.functional.nll_loss2d": "torch.nn.functional.nll_loss",
+}
+
+
+def lists_of(source):
+    """Return {device: {rule: sorted names}} of the text of a release's test lists."""
+    found = {}
+    for defined in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]:
+        if defined.name not in DEVICES:
+            continue
+        names = found.setdefault(DEVICES[defined.name], {})
+        for node in ast.walk(defined):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                listed = node.targets[0].attr
+                owner, _, rule = listed.partition("_")
+                owner, rule = ("nn", "refused") if listed == "banned" else (owner, RULES[rule])
+                names.setdefault(rule, set()).update(_name(owner, each) for each in node.value.elts)
+    return {device: {rule: sorted(each) for rule, each in names.items()} for device, names in found.items()}
+
+
+def _name(owner, case):
+    """Return the dotted name of the function of a case of a list, a tuple that begins with its name."""
+    name = ast.literal_eval(case.elts[0])
+    return OWNERS[owner] + "." + (name[len("linalg_") :] if name.startswith("linalg_") else name)
+
+
+def download(release):
+    """Return the text of the test lists in the wheel of a release."""
+    (python,) = [row[1] for row in rows() if row[0] == release]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary=:all:"]
+        command += [option for each in PLATFORMS for option in ("--platform", each)]
+        subprocess.run(command + ["--python-version", python, "--dest", folder, "torch==" + release], check=True)
+        (wheel,) = glob.glob(os.path.join(folder, "*.whl"))
+        with zipfile.ZipFile(wheel) as files:
+            return files.read(LISTS).decode()
+
+
+def read_records():
+    """Return {minor release: what ``lists_of`` returns}, oldest first."""
+    records = json.loads(RECORDS.read_text(encoding="utf-8")) if RECORDS.exists() else {}
+    return {name: records[lists] if isinstance(lists, str) else lists for name, lists in records.items()}
+
+
+def write_records(records):
+    """Write the records, oldest first, lists that are repeated only once."""
+    written = {}
+    for name in [minor(row[0]) for row in rows() if minor(row[0]) in records]:
+        same = [earlier for earlier, lists in written.items() if lists == records[name]]
+        written[name] = same[0] if same else records[name]
+    RECORDS.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+def rules_by_release(records, device):
+    """Return {function: {release: its rule, or "input"}} for the releases that have lists for the device."""
+    listed = {name: lists[device] for name, lists in records.items() if device in lists}
+    functions = {each for rules in listed.values() for names in rules.values() for each in names}
+    return {
+        function: {
+            name: next((rule for rule, names in rules.items() if function in names), INPUT)
+            for name, rules in listed.items()
+        }
+        for function in functions
+    }
+
+
+def in_words(rules):
+    """Return a cell: the rule of each span of releases, such as "input to 2.3, then widest"."""
+    releases, spans = list(rules), []
+    for name in releases:
+        if spans and spans[-1][0] == rules[name]:
+            spans[-1][1] = name
+        else:
+            spans.append([rules[name], name])
+    if len(spans) == 1:
+        return spans[0][0]
+    parts = [f"{rule} to {last}" for rule, last in spans[:-1]] + [f"then {spans[-1][0]}"]
+    return ", ".join(parts)
+
+
+def of_o1(name, table):
+    """Return the cell of a function for O1 and O4; private functions have none, as the op table casts what calls them.
+
+    Args:
+        table: {function: its rule in the op table}.
+    """
+    if name.rpartition(".")[2].startswith("_"):
+        return ""
+    names = [name, name.replace("torch.", "torch._VF.", 1)]
+    names += [caller for begin, caller in CALLED_BY.items() if name.startswith(begin)]
+    return next((OF_O1.get(table[each], INPUT) for each in names if each in table), INPUT)
+
+
+def table(records):
+    """Return the table of the page, in Markdown: the functions whose rule is not the same in all releases."""
+    devices = {device: rules_by_release(records, device) for device in DEVICES.values()}
+    changed = {name for rules in devices.values() for name, each in rules.items() if len(set(each.values())) > 1}
+    ours = {f"{row.owner}.{row.name}": row.rule for row in expansion.rows()}
+    lines = ["| function | autocast on CUDA | autocast on a CPU | O1 and O4 |", "|---|---|---|---|"]
+    for name in sorted(changed, key=lambda name: (name.rpartition(".")[0], name)):
+        cells = [in_words(rules[name]) if name in rules else INPUT for rules in devices.values()]
+        lines.append("| " + " | ".join(["`" + name + "`"] + cells + [of_o1(name, ours)]) + " |")
+    newest = list(records)[-1]
+    first = {device: next(name for name in records if device in records[name]) for device in devices}
+    spans = [f"{device} {oldest} to {newest}" for device, oldest in first.items()]
+    return "\n".join(["", "Recorded: {}.".format(", ".join(spans)), ""] + lines + ["", ""])
+
+
+def write_page(records):
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+    PAGE.write_text(before + BEGIN + table(records) + END + after, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("release", nargs="?", choices=[row[0] for row in rows()], metavar="X.Y.Z")
+    parser.add_argument("--file", type=pathlib.Path, help="read this file instead of a wheel")
+    options = parser.parse_args()
+    records = read_records()
+    if options.release:
+        source = options.file.read_text(encoding="utf-8") if options.file else download(options.release)
+        records[minor(options.release)] = lists_of(source)
+        write_records(records)
+    write_page(read_records())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The page on what autocast casts by release: made from its records, which have what the installed torch lists."""
+
+import importlib
+import os
+import sys
+
+import pytest
+import torch
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
+
+
+@pytest.fixture
+def autocast_lists(monkeypatch):
+    """Return .ci/autocast_lists.py as a module."""
+    monkeypatch.setattr(sys, "path", [os.path.join(ROOT, ".ci")] + sys.path)
+    return importlib.import_module("autocast_lists")
+
+
+def test_the_page_has_the_table_of_its_records(autocast_lists):
+    page = autocast_lists.PAGE.read_text(encoding="utf-8")
+    table = page.partition(autocast_lists.BEGIN)[2].partition(autocast_lists.END)[0]
+    assert table == autocast_lists.table(autocast_lists.read_records()), "run `python .ci/autocast_lists.py`"
+
+
+def test_the_lists_of_the_installed_torch_are_recorded(autocast_lists):
+    installed = os.path.join(os.path.dirname(torch.__file__), *autocast_lists.LISTS.split("/")[1:])
+    records, release = autocast_lists.read_records(), autocast_lists.minor(torch.__version__)
+    if not os.path.exists(installed) or release not in records:
+        pytest.skip("no lists of this torch are recorded")
+    with open(installed, encoding="utf-8") as file:
+        assert autocast_lists.lists_of(file.read()) == records[release]
+
+
+def test_lists_are_read_by_device_and_rule(autocast_lists):
+    source = """
+class AutocastTestLists:
+    def __init__(self, dev):
+        self.torch_fp16 = [("mm", (1, 2)), ("mm", (3,)), ("_conv", f(dev), *more)]
+        self.linalg_fp16 = [("linalg_vecdot", x + y)]
+        self.methods_expect_builtin_promote = [("__eq__", x, torch.bool)]
+        self.banned = [("binary_cross_entropy", x, torch._C._nn)]
+class AutocastCPUTestLists:
+    def __init__(self, dev):
+        self.nn_16 = [("linear", x, {})]
+"""
+    assert autocast_lists.lists_of(source) == {
+        "CUDA": {
+            "half": ["torch._conv", "torch.linalg.vecdot", "torch.mm"],
+            "widest": ["torch.Tensor.__eq__"],
+            "refused": ["torch.nn.functional.binary_cross_entropy"],
+        },
+        "CPU": {"half": ["torch.nn.functional.linear"]},
+    }
+
+
+def test_a_cell_says_the_last_release_of_each_rule(autocast_lists):
+    assert autocast_lists.in_words({"1.9": "half", "1.10": "half"}) == "half"
+    assert autocast_lists.in_words({"1.9": "half", "1.10": "half", "2.0": "input"}) == "half to 1.10, then input"
