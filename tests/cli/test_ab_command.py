@@ -1,6 +1,5 @@
 """``python -m ampcompat ab``: options, output and exit codes."""
 
-import contextlib
 import os
 import sys
 import textwrap
@@ -11,7 +10,6 @@ from helpers import forked, half_kernels, precision
 from helpers.processes import ROOT, environment, python
 
 from ampcompat.abtest import Report
-from ampcompat.abtest.recording.recorder import StepLimitReached
 from ampcompat.abtest.report import export
 from ampcompat.abtest.running import subprocess_child
 from ampcompat.cli import ab_command, ab_options, main
@@ -396,13 +394,3 @@ def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     subprocess_child.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
-
-
-def test_a_run_whose_parent_process_has_ended_stops_at_its_next_step(tmp_path, monkeypatch):
-    task = {"event_log": str(tmp_path / "events"), "parent": os.getppid()}
-    with contextlib.closing(subprocess_child.Events(task, device=None)) as events:
-        events.write({"step": 1})
-        monkeypatch.setattr(os, "getppid", lambda: 1)  # the process that adopts orphans
-        events.write({"environment": {}})
-        with pytest.raises(StepLimitReached, match="the process that started this run has ended"):
-            events.write({"step": 2})

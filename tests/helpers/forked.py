@@ -179,14 +179,15 @@ def rank(*arguments):
 
 def child_run(task, parent, folder):
     """Do what ``python script_path_start.py TASK`` does in a process started by ``parent``."""
-    os.getppid = lambda: parent if _is_alive(parent) else 1  # it is the server otherwise
+    os.getppid = lambda: parent if is_alive(parent) else 1  # it is the server otherwise
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed
     sys.exit(script_path_start.main([task]))
 
 
-def _is_alive(process):
+def is_alive(process):
+    """Return whether there is a process of this id."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

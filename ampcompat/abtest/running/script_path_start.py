@@ -17,6 +17,9 @@ def main(arguments):
     task = json.loads(arguments[0])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = _first_entry(task["command"])
+    if task["parent"] is not None:
+        watch = importlib.import_module("ampcompat.abtest.running.parent_watch").watch
+        watch(task["parent"], os.path.dirname(task["event_log"]))
     return importlib.import_module(task["module"] or "ampcompat.abtest.running.subprocess_child").main(arguments)
 
 

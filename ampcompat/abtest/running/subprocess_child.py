@@ -10,7 +10,6 @@ import importlib.util
 import json
 import os
 import runpy
-import shutil
 import signal
 import sys
 
@@ -19,7 +18,7 @@ from ...support.patching import PatchStack
 from ...tools.forced_levels.forced_level import forced
 from ..recording import forced_run
 from ..recording.event_log import EventWriter
-from ..recording.recorder import Recorder, StepLimitReached
+from ..recording.recorder import Recorder
 from . import seeding, spawned_ranks
 
 #: Exit codes by the status of a run.
@@ -71,34 +70,26 @@ def _end_process(recorder, error):
 
 
 class Events:
-    """Writes the events of a run, and the device after the first step. Ends a run whose parent process has ended.
+    """Writes the events of a run, and the device after the first step.
 
     Args:
-        task: the ``PlannedRun`` as a dict, with ``event_log`` and ``parent``, a process id or None.
+        task: the ``PlannedRun`` as a dict, with ``event_log``.
         device: a function that returns the device of the losses.
     """
 
     def __init__(self, task, device):
         self._writer = EventWriter(task["event_log"])
-        self._folder = os.path.dirname(task["event_log"])
-        self._parent, self._device = task["parent"], device
+        self._device = device
 
     def write(self, event):
         """Write an event."""
         self._writer.write(event)
         if event.get("step") == 0:
             self._writer.write({"environment": {"device": forced_run.device_name(self._device())}})
-        if "step" in event and self._is_orphaned():
-            raise StepLimitReached("the process that started this run has ended")
 
     def close(self):
-        """Close the file, and remove its folder if the process that created it was killed."""
+        """Close the file."""
         self._writer.close()
-        if self._is_orphaned():
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _is_orphaned(self):
-        return self._parent not in (None, os.getppid())
 
 
 def run_script(command, has_alias=True):
