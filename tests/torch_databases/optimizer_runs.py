@@ -41,7 +41,10 @@ class Configuration:
 
 @functools.lru_cache(maxsize=None)
 def configurations():
-    """Return every configuration for the CPU; of each class two with foreach and all with fused kernels too."""
+    """Return every configuration for the CPU; of each class two with foreach and all with fused kernels too.
+
+    Left out are those that leave the finite numbers in plain torch: LBFGS where it maximizes a loss without bound.
+    """
     found = []
     for info in load("common_optimizers", "optim_db"):
         inputs = info.optim_inputs_func(device="cpu")
@@ -52,7 +55,7 @@ def configurations():
             ]
         if "cpu" in getattr(info, "supports_fused_on", ()):
             found += [Configuration(info, {**each.kwargs, "fused": True}, f"{each.desc}, fused") for each in inputs]
-    return found
+    return [each for each in found if all(bool(torch.isfinite(end).all()) for end in train_plainly(each)[-1])]
 
 
 def loss_of(network, batch):
@@ -65,6 +68,7 @@ def values_of(network):
     return [param.detach().float().clone() for param in network.parameters()]
 
 
+@functools.lru_cache(maxsize=None)
 def train_plainly(configuration):
     """Return the weights before the first step and after each, trained in float32 without amp."""
     network = configuration.network()

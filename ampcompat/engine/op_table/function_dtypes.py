@@ -91,7 +91,7 @@ WRITTEN = (
         FLOAT,
         "cholesky cholesky_ex cond det eig eigh eigvals eigvalsh householder_product inv inv_ex ldl_factor lstsq lu "
         "lu_factor lu_solve matrix_exp matrix_rank pinv qr slogdet solve solve_ex solve_triangular svd svdvals "
-        "tensorinv tensorsolve",
+        "tensorinv tensorsolve polar matrix_sqrth",
         NO_HALF_KERNEL,
     ),
     (SPECIAL, FLOAT, "expm1 log1p logsumexp log_softmax softmax erfinv", _ALIAS),

@@ -217,6 +217,7 @@ CASES.update(_names("eig eigh lu lu_factor ldl_factor eigvals geqrf", Case(lambd
 CASES.update(_names("solve solve_ex cholesky_solve lstsq", Case(lambda: (spd(), t(3, 2)))))
 CASES["cholesky_solve"] = Case(lambda: (t(3, 2), spd()))
 CASES["triangular_solve"] = Case(lambda: (t(3, 2), spd()))
+CASES["matrix_sqrth"] = Case(lambda: (spd(),))
 CASES["solve_triangular"] = Case(lambda: (spd(), t(3, 2)), upper=True)
 CASES["lu_solve"] = Case(lambda: (t(3, 2), spd(), torch.tensor([1, 2, 3], dtype=torch.int32)))
 CASES["householder_product"] = Case(lambda: (t(4, 3), t(3)))
@@ -229,6 +230,7 @@ CASES.update(_names("irfft irfft2 irfftn hfft hfft2 hfftn", Case(lambda: (t(4, 4
 
 #: Cases for names whose function has different arguments in one owner.
 BY_OWNER = {
+    ("torch.linalg", "polar"): Case(lambda: (spd(),)),
     ("torch.linalg", "lu_solve"): Case(
         lambda: (spd(), torch.tensor([1, 2, 3], dtype=torch.int32), t(3, 2)), compares=True
     ),
