@@ -27,6 +27,8 @@ import operator
 from threading import get_ident
 from typing import Any, NamedTuple
 
+import torch
+
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.script_frames import script_line
@@ -309,7 +311,10 @@ class HeldGradients:
         if isinstance(self.state, ScaledByOther):
             return
         shared = [(param, stored_gradient(param)) for param in self._shared_params()]
-        self._shown.take_changes(lambda: self._masters.move_gradients(None, 1.0, may_stay))
+        self._shown.take_changes()
+        with torch.no_grad():
+            self._masters.move_gradients(None, 1.0, may_stay)
+        self._shown.follow()
         for record in self._record.session.records if shared else ():
             if record is not self._record:
                 record.masters.add_gradients(shared)
@@ -322,6 +327,8 @@ class HeldGradients:
         stored = stored_gradient(model)
         if self._are_in_pass() or (isinstance(self.state, ScaledByOther) and stored is not None):
             return stored
+        if stored is not None and stored_gradient(master) is not None:  # of a plain pass after one that is unscaled
+            self._move_plain_gradients()
         return self._shown.show(model, master)
 
     def _are_in_pass(self):

@@ -19,9 +19,9 @@ class ShownGradients:
         self._shown = {}  # id(half param) -> ``ShownGradient``
 
     def show(self, model, master):
-        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, plus what is stored there.
+        """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
-        The gradient that a plain backward pass has stored in ``.grad`` is shown as it is if the master has none.
+        Only one of them may have a gradient.
         """
         stored, shown = stored_gradient(model), self._shown.get(id(model))
         if shown is not None and stored is None:
@@ -31,16 +31,10 @@ class ShownGradients:
             if stored is not None:
                 self._shown[id(model)] = ShownGradient(model, master, stored, None)
             return stored
-        if shown is not None:
-            shown.take(shown.changes())
-            wide = stored_gradient(master)
         with torch.no_grad():
-            total = rounded(wide if stored is None else _sum(wide, widened(stored, master)), model)
-        if shown is None:
-            shown = self._shown[id(model)] = ShownGradient(model, master, total, total.clone())
-        else:
-            shown.show(total)
-        return shown.gradient
+            gradient = rounded(wide, model)
+        self._shown[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
+        return gradient
 
     def was_set(self, model, master, before, stays):
         """Note that a script has assigned to ``.grad`` of a half param.
@@ -65,31 +59,21 @@ class ShownGradients:
                 copy = rounded(wide, model) if shown is None else shown.copy
         self._shown[id(model)] = ShownGradient(model, master, gradient, copy)
 
-    def take_changes(self, move_gradients=None):
-        """Give the masters what the script has changed in what it has read.
-
-        Args:
-            move_gradients: moves half gradients to their masters, before the script's changes.
-        """
-        if not self._shown:
-            if move_gradients is not None:
-                with torch.no_grad():
-                    move_gradients()
-            return
-        with torch.no_grad():
-            changes = [(shown, shown.changes()) for shown in self._shown.values()]
-            if move_gradients is not None:
-                move_gradients()
-            for shown, changed in changes:
-                shown.take(changed)
-                shown.follow()
-        self._shown = {key: shown for key, shown in self._shown.items() if shown.gradient is not None}
+    def take_changes(self):
+        """Give the masters what the script has changed in what it has read."""
+        if self._shown:
+            with torch.no_grad():
+                for shown in self._shown.values():
+                    shown.take(shown.changes())
+            self.follow()
 
     def follow(self):
         """Show what the masters have now, in the tensors that the script has read."""
-        with torch.no_grad():
-            for shown in self._shown.values():
-                shown.follow()
+        if self._shown:
+            with torch.no_grad():
+                for shown in self._shown.values():
+                    shown.follow()
+            self._shown = {key: shown for key, shown in self._shown.items() if shown.gradient is not None}
 
     def clear(self):
         """Forget all gradients."""
@@ -153,10 +137,6 @@ class ShownGradient:
         else:
             self.gradient.detach().copy_(values)
         self.copy = values.clone() if values is self.gradient else values
-
-
-def _sum(one, other):
-    return other + one if one.is_sparse else one + other  # torch wants a dense one first
 
 
 def widened(gradient, master):
