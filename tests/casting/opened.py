@@ -45,11 +45,12 @@ each_native = pytest.mark.parametrize("setting", NATIVE or [NO_NATIVE], ids=sett
 
 
 @contextlib.contextmanager
-def opened(setting, registrations=(), lists=None, **options):
-    """Open the backend of a setting; yield it."""
+def opened(setting, registrations=(), lists=None, devices=("cpu",), **options):
+    """Open the backend of a setting, by default as a session does with a model on the CPU; yield it."""
     name, pair = setting
     rows = expansion.merge(ROWS, lists, registrations)
     backend = BACKENDS[name](PAIRS[pair], rows, **options)
+    backend.set_devices(devices)
     with PatchStack() as patches:
         backend.open(patches)
         yield backend

@@ -176,7 +176,7 @@ def test_tensor_with_dimensions_decides_beside_a_scalar_of_the_cpu(setting):
 @each_setting
 def test_all_devices_are_cast_until_some_are_named(setting):
     low, high = PAIRS[setting[1]]
-    with opened(setting) as backend:
+    with opened(setting, devices=None) as backend:
         for device in ("cpu", "meta"):
             assert F.linear(*[torch.ones(2, 2, dtype=high, device=device)] * 2).dtype is low
         backend.set_devices(["meta"])

@@ -67,6 +67,7 @@ def check(setting, table, call=lambda function, *args: function(*args), known=No
     """
     name, pair = setting
     backend = BACKENDS[name](PAIRS[pair])
+    backend.set_devices({"cpu"})
     with PatchStack() as patches, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on deprecated names
         backend.open(patches)

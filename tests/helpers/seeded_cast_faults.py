@@ -75,7 +75,7 @@ FAULTS_OF_CASTS = [
     Fault(
         "copies outlive the forward pass",
         "KeepingCopies.__exit__",
-        "self._switch.local.copies = None",
+        "local.copies = None",
         "pass",
         CACHED,
     ),

@@ -14,10 +14,12 @@ class CastDevices:
 
     Args:
         types: device types ("cpu", "cuda", …); None means all.
+        rows: the names of the rows that autocast applies by itself on all of them.
     """
 
-    def __init__(self, types=None):
+    def __init__(self, types=None, rows=frozenset()):
         self.types = None if types is None else frozenset(types)
+        self.rows = rows
         #: tensor -> whether it is on one of these devices
         self.has = self._has
         if self.types is not None and len(self.types) == 1:  # the common case, made fast
@@ -58,19 +60,21 @@ class ArgumentCaster:
     Args:
         is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
             devices whose tensors are not cast.
-        thread: the thread-local object whose ``off`` says whether casts are off in this thread.
+        switch: the ``thread_state.Switch``, which says whether casts are on in this thread, and on which devices.
         paused: a function that returns a context manager with casts off.
         to_low: casts the floating tensors of a value to the low dtype; copies of weights are cached.
+        autocast_cache: the ``AutocastCache`` of the backend.
         rounded_weight: weight -> the weight rounded to the low dtype, in the high one; cached.
     """
 
-    def __init__(self, dtypes, is_exempt, thread, paused, to_low, rounded_weight):
+    def __init__(self, dtypes, is_exempt, switch, paused, to_low, autocast_cache, rounded_weight):
         self.low, self.high = dtypes
         self.is_exempt = is_exempt
-        self.thread = thread
+        self.switch = switch
         self.paused = paused
         self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
         self.to_low = to_low
+        self.autocast_cache = autocast_cache
         self.rounded_weight = rounded_weight
 
     def to_high(self, value):

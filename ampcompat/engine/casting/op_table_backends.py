@@ -13,13 +13,22 @@ from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ..op_table import expansion as op_rules
 from ..op_table.function_dtypes import PROMOTED_BY_TORCH
-from . import autocast_flags, autograd, emulated_half_arithmetic, other_patches, patch_targets, torch_compile, wrappers
+from . import (
+    autocast_flags,
+    autograd,
+    emulated_half_arithmetic,
+    left_to_autocast,
+    other_patches,
+    patch_targets,
+    torch_compile,
+    wrappers,
+)
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
 from .data_loading import pause_loading
 from .recurrent_layers import accept_any_floating_input, reread_recurrent_kernels
 from .thread_state import InForward, InRegion, InRegionOfForward, KeepingCopies, Paused, Switch, WithFlags
-from .weight_cache import WeightCache, is_weight
+from .weight_cache import AutocastCache, WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
@@ -48,11 +57,18 @@ class OpTableBackend(CastBackend):
         thread = self._switch.local
         self._keeping_copies = KeepingCopies(self._switch)
         self._cast_weight = WeightCache(METHODS[low], thread).cast
+        self._autocast_cache = AutocastCache(thread)
         rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
         rounded_weight = WeightCache(rounded, thread).cast
         self._emulate = emulated_half_arithmetic.is_wanted(low)
         self._caster = ArgumentCaster(
-            dtypes, self._make_exemption(), thread, self._paused_inside, self._make_to_low(), rounded_weight
+            dtypes,
+            self._make_exemption(),
+            self._switch,
+            self._paused_inside,
+            self._make_to_low(),
+            self._autocast_cache,
+            rounded_weight,
         )
 
     def _make_exemption(self):
@@ -87,7 +103,7 @@ class OpTableBackend(CastBackend):
         low, cached, is_tracing = self.dtypes.low, self._cast_weight, torch_compile.is_tracing
         not_low, convert, thread = frozenset(BYTES) - frozenset([low]), METHODS[low], self._switch.local
 
-        # Called for every argument of every matrix product, so it uses closure variables instead of attributes.
+        # Called for every argument, so it uses closure variables instead of attributes.
         def to_low(value):
             if isinstance(value, _Tensor):
                 if value.dtype not in not_low:
@@ -110,13 +126,13 @@ class OpTableBackend(CastBackend):
         autograd.checkpoint_under_same_casts(self, patches)
         other_patches.script_originals(originals, patches)
         if self.has_autocast:
-            other_patches.cast_around_regions(self._switch, patches)
+            other_patches.cast_around_regions(self._switch, self._autocast_cache, patches)
         accept_any_floating_input(self._caster, patches)
         other_patches.compute_norms_wide(self._caster, patches)
         reread_recurrent_kernels(patches)
         pause_loading(self, patches)
         other_patches.turn_off_fast_paths(patches)
-        codes = {getattr(owner, name).__code__ for owner, name, _ in originals}
+        codes = {code for owner, name, _ in originals for code in wrappers.codes(getattr(owner, name))}
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:
@@ -130,6 +146,8 @@ class OpTableBackend(CastBackend):
             wrapper = function
             if not _is_promoted_by_torch(row):
                 wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
+                if self.has_autocast and op_rules.is_half_by_autocast(followed):
+                    wrapper = left_to_autocast.half(wrapper, function, followed, self._caster)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper
@@ -160,19 +178,12 @@ class OpTableBackend(CastBackend):
             return self.region_of_forward()
         if local.off:
             return None
-        if not self._has_flags():
-            return WithFlags(switch) if torch_compile.is_tracing() else InForward(switch)
+        # Without autocast, the wrappers apply in every thread.
+        if self._flags is not None and local.entered is not switch.devices:
+            if local.before is None:
+                return WithFlags(switch) if torch_compile.is_tracing() else InForward(switch)
+            switch.update_flags()  # the main thread, after another thread has moved a model to another device
         return None if torch_compile.is_tracing() or local.copies is not None else self._keeping_copies
-
-    def _has_flags(self):
-        """Return whether this thread's flags are as they must be in ``forward``."""
-        switch, local = self._switch, self._switch.local
-        if self._flags is None or local.entered is switch.devices:
-            return True  # without autocast, the wrappers apply in every thread
-        if local.before is None:
-            return False
-        switch.update_flags()  # the main thread, after another thread has moved a model to another device
-        return True
 
     def uncast_forward(self):
         # A compiler guards on what traced code reads of a thread, so that code must not change it.
@@ -190,10 +201,19 @@ class OpTableBackend(CastBackend):
 
     def set_devices(self, types):
         if types is None or self._switch.devices.types != frozenset(types):
-            self._switch.devices = CastDevices(types)
+            self._switch.devices = CastDevices(types, self._rows_of_autocast(types))
         if self._flags is not None:
             self._flags.choose(self._available if types is None else sorted(types))
             self._switch.update_flags()
+
+    def _rows_of_autocast(self, types):
+        if not self.has_autocast or wrappers.around:  # an observer sees the inputs after the casts
+            return frozenset()
+        types = () if types is None else types
+        names = op_rules.rows_of_autocast(features.version(), types)
+        if self._emulate and "cpu" in types:
+            names -= {row.name_for_autocast for row in self.rows if row.rule == op_rules.HALF}
+        return names
 
     def stop(self):
         self._switch.turn_off()
@@ -208,6 +228,7 @@ class OpTableBackend(CastBackend):
     def bind_casts(self, function):
         switch, record = self._switch, self._switch.record()
         keeps_copies = record[0].pop("copies", None) is not None
+        record[0].pop("cached", None)
 
         def call_with_casts(*args, **kwargs):
             own = switch.exchange(record)  # a thread of the autograd engine recomputes for this thread
@@ -224,6 +245,7 @@ class OpTableBackend(CastBackend):
         copies = self._switch.local.copies
         if copies:
             copies.clear()
+        self._autocast_cache.clear()
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)

@@ -29,15 +29,17 @@ def script_originals(originals, patches):
     patches.set(torch.jit, "script", script_with_originals)
 
 
-def cast_around_regions(switch, patches):
+def cast_around_regions(switch, autocast_cache, patches):
     """Set autocast's flags around a region that a script opens in a thread which casts without them.
 
-    So ``torch.autocast(enabled=False)`` turns casts off there, as in the main thread.
+    So ``torch.autocast(enabled=False)`` turns casts off there, as in the main thread. A region may have another dtype,
+    which autocast's cache ignores: it is cleared.
     """
     enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
     @functools.wraps(enter)
     def __enter__(region):
+        autocast_cache.clear()
         flags = WithFlags(switch) if switch.casts_without_flags() else None
         if flags is not None:
             flags.__enter__()

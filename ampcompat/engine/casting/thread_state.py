@@ -12,6 +12,8 @@ import os
 import threading
 import weakref
 
+import torch
+
 from ...support.torch_compat import features
 from .torch_compile import end_graph, is_tracing
 
@@ -51,7 +53,9 @@ class Switch:
         #   entered: the ``CastDevices`` for which its flags are set, or None
         #   before: in the main thread, its flags before that
         #   copies: the copies of weights that it keeps while it is in the ``forward`` of an initialized model, or None
+        #   cached: in the main thread, the weights of which autocast keeps copies (``AutocastCache``), or None
         at_first = {"off": True, "inside": False, "uncast": False, "entered": None, "before": None, "copies": None}
+        at_first["cached"] = None
         self._process_state = type("Record", (threading.local,), dict(at_first, __init__=_begin_thread))
         self.local = self._process_state()
         self.flags, self._low = flags, low
@@ -208,7 +212,9 @@ class InRegion(WithFlags):
     def __enter__(self):
         own, flags = self._switch.record()
         copies = {} if self._keeps_copies else None
-        self._own = self._switch.exchange((dict(own, off=False, inside=True, pauses=[], copies=copies), flags))
+        self._own = self._switch.exchange(
+            (dict(own, off=False, inside=True, pauses=[], copies=copies, cached=None), flags)
+        )
         super().__enter__()
 
     def __exit__(self, *exc_info):
@@ -231,10 +237,18 @@ class KeepingCopies:
         self._switch = switch
 
     def __enter__(self):
-        self._switch.local.copies = {}
+        local = self._switch.local
+        local.copies = {}
+        if local.before is not None:
+            local.cached = {}
+            torch.clear_autocast_cache()
 
     def __exit__(self, *exc_info):
-        self._switch.local.copies = None
+        local = self._switch.local
+        local.copies = None
+        if local.cached is not None:
+            local.cached = None
+            torch.clear_autocast_cache()
 
 
 class InForward(WithFlags):

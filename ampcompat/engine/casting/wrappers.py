@@ -9,7 +9,7 @@ import functools
 import torch
 
 from ...errors import AmpNotImplementedError
-from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_arguments
+from ...support.nested import BYTES, CONTAINERS, METHODS, floating_tensors, map_arguments
 from ..op_table import expansion
 from ..op_table.function_dtypes import LINALG, MATRIX_POWER, SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic
@@ -20,28 +20,78 @@ from .torch_compile import MARK, is_compiling, is_tracing
 around = []
 
 _Tensor = torch.Tensor
+PLAIN_TENSORS = frozenset([_Tensor, torch.nn.Parameter])
+#: Types of arguments that hold no tensors, alone or in one of these sequences.
+HOLD_NO_TENSORS = frozenset([int, float, bool, str, type(None), torch.dtype])
+SEQUENCES = (tuple, list, torch.Size)
+_OTHERWISE = "_ampcompat_otherwise"
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
 
-def _casting(function, caster, cast):
-    """Cast every floating tensor by ``cast``."""
-    is_exempt = caster.is_exempt
+def _half(function, caster):
+    """Cast every floating tensor to the low dtype."""
+    is_exempt, to_low = caster.is_exempt, caster.to_low
 
     @functools.wraps(function)
-    def with_casts(*args, **kwargs):
+    def in_half(*args, **kwargs):
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)
         if kwargs:
-            args, kwargs = map_arguments(cast, args, kwargs)
+            args, kwargs = map_arguments(to_low, args, kwargs)
             return function(*args, **kwargs)
-        return function(*map(cast, args))
+        return function(*map(to_low, args))
 
-    return with_casts
+    return in_half
+
+
+def _float(function, caster, key=None):
+    """Cast every floating tensor that is narrower than the high dtype to it.
+
+    Args:
+        key: the name under which ``CastDevices.rows`` has the row where autocast applies it by itself.
+    """
+    is_exempt, switch, local = caster.is_exempt, caster.switch, caster.switch.local
+    flags, to_high, high, narrow = switch.flags, caster.to_high, METHODS[caster.high], caster.narrow
+
+    @functools.wraps(function)
+    def in_float(*args, **kwargs):
+        if (
+            local.entered is switch.devices
+            and key in switch.devices.rows
+            and args
+            and type(args[0]) in PLAIN_TENSORS
+            and not is_tracing()
+        ):
+            return function(*args, **kwargs)
+        first = args[0] if args else None
+        # As ``is_exempt`` in the most common case, without a call of a Python function.
+        if (
+            is_tracing()
+            or local.off
+            or not (type(first) in PLAIN_TENSORS and switch.devices.has(first) and first.dim())
+            or (flags is not None and not flags.is_enabled())
+            or (kwargs and not HOLD_NO_TENSORS.issuperset(map(type, kwargs.values())))
+        ):
+            if is_exempt(args, kwargs):
+                return function(*args, **kwargs)
+            args, kwargs = map_arguments(to_high, args, kwargs)
+            return function(*args, **kwargs)
+        inputs = []
+        for arg in args:
+            kind = type(arg)
+            if kind in PLAIN_TENSORS:
+                arg = high(arg) if arg.dtype in narrow else arg
+            elif kind not in HOLD_NO_TENSORS and not (kind in SEQUENCES and HOLD_NO_TENSORS.issuperset(map(type, arg))):
+                arg = to_high(arg)
+            inputs.append(arg)
+        return function(*inputs, **kwargs)
+
+    return in_float
 
 
 def norm_in_float32(function, caster):
     """Cast to the high dtype, but leave a call alone that asks for a narrower result, which torch refuses then."""
-    with_casts = _casting(function, caster, caster.to_high)
+    with_casts = _float(function, caster)
 
     @functools.wraps(function)
     def norm(*args, **kwargs):
@@ -167,7 +217,7 @@ def float_in_place(function, caster):
 
 def follow_self(function, caster):
     """In-place form of a half or promoted function: cast the other arguments to the dtype of ``self``."""
-    is_exempt, thread = caster.is_exempt, caster.thread
+    is_exempt, thread = caster.is_exempt, caster.switch.local
     by_dtype = {dtype: cast_to(dtype) for dtype in BYTES}
 
     @functools.wraps(function)
@@ -229,8 +279,7 @@ def float32_inside(function, caster):
 
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
-    expansion.HALF: lambda function, caster: _casting(function, caster, caster.to_low),
-    expansion.FLOAT: lambda function, caster: _casting(function, caster, caster.to_high),
+    expansion.HALF: _half,
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
     expansion.FLOAT_IN_PLACE: float_in_place,
@@ -245,22 +294,32 @@ def wrapped(function, row, caster, emulate=False):
         emulate: half is emulated on this CPU. A user's own function gets real half tensors nevertheless.
     """
     if row.no_nested_casts or row.rule == expansion.PASSTHROUGH:
-        function = _marked(no_nested_casts(function, caster))
+        function = marked(no_nested_casts(function, caster))
     if row.rule == expansion.PASSTHROUGH:
         return function
     if row.rule == expansion.BANNED:
-        return _marked(banned(function, caster, row.message))
+        return marked(banned(function, caster, row.message))
     if row.rule == expansion.FLOAT and row.owner == LINALG:
-        return _marked(norm_in_float32(function, caster))
+        return marked(norm_in_float32(function, caster))
+    if row.rule == expansion.FLOAT:
+        return marked(_float(function, caster, row.name_for_autocast))
     wrapper = _WRAPPERS[row.rule](function, caster)
     if row.rule == expansion.HALF and row.source is not None:
         if emulate or row.name in TAKES_SPARSE or row.owner == SPARSE:
             wrapper = half_emulated(function, caster, always=emulate)
         if row.name == MATRIX_POWER:
             wrapper = inverted_in_float32(wrapper, function, caster)
-    return _marked(wrapper)
+    return marked(wrapper)
 
 
-def _marked(wrapper):
+def marked(wrapper, otherwise=None):
+    """Mark a wrapper for ``torch_compile``; ``otherwise`` is another one that it calls."""
     setattr(wrapper, MARK, True)
+    setattr(wrapper, _OTHERWISE, otherwise)
     return wrapper
+
+
+def codes(wrapper):
+    """Return the code of a wrapper, and of the other one that it calls."""
+    otherwise = getattr(wrapper, _OTHERWISE, None)
+    return [each.__code__ for each in (wrapper, otherwise) if each is not None]

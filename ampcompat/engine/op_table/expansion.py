@@ -7,6 +7,7 @@ names that its torch does not have. Owners are dotted names, so this module does
 import functools
 from typing import Any, NamedTuple, Optional
 
+from .autocast_rows import ROWS_OF_AUTOCAST
 from .function_dtypes import (
     BANNED,
     BANNED_MESSAGE,
@@ -50,6 +51,11 @@ class OpRow(NamedTuple):
     def key(self):
         """What makes two rows the same function."""
         return (self.owner, self.name)
+
+    @property
+    def name_for_autocast(self):
+        """The row's name in ``autocast_rows``; None if casts are off inside the function, autocast's too."""
+        return None if self.no_nested_casts else f"{self.owner}.{self.name}"
 
 
 def _in_place_rule(rule):
@@ -108,6 +114,29 @@ def rows():
         for expanded in expand(row):
             table.setdefault(expanded.key, expanded)
     return tuple(table.values())
+
+
+@functools.lru_cache(maxsize=None)
+def _names_of_autocast():
+    return frozenset(f"{owner}.{name}" for _, owner, names in ROWS_OF_AUTOCAST for name in names.split())
+
+
+def is_half_by_autocast(row):
+    """Return whether a row has the rule "half", and some torch's autocast applies it by itself on some device."""
+    return row.rule == HALF and row.name_for_autocast in _names_of_autocast()
+
+
+def rows_of_autocast(version, device_types):
+    """Return the names of the rows that the autocast of a version of torch applies by itself on all of these devices.
+
+    A release or device that was not recorded has none.
+    """
+    found = [set() for _ in device_types]
+    for which, owner, names in ROWS_OF_AUTOCAST:
+        for device_type, rows in zip(device_types, found):
+            if "{}.{} {}".format(*version.split(".")[:2], device_type) in which:
+                rows.update(f"{owner}.{name}" for name in names.split())
+    return frozenset(set.intersection(*found)) if found else frozenset()
 
 
 #: The modules of Apex's lists, each with the owner of its functions, and the lists that each of them has.

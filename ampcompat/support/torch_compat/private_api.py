@@ -95,6 +95,7 @@ _AUTOGRAD = (
     + _rows("torch._C", "_current_autograd_node", "which forward operation a gradient is of", NO_DIFFERENCE, "2.13.0")
     + _rows("torch.autograd", "_get_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
     + _rows("a node of the graph", "_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
+    + _rows("torch._C", "_len_torch_dispatch_stack", "no copies of other modes", "there are no fake tensors", "2.0")
     + _rows("torch._C", "_get_tracing_state", "no cached copies in torch.jit.trace", "a traced copy may be a constant")
 )
 _SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")

@@ -17,10 +17,16 @@ def _never():
     return None
 
 
+def _zero():
+    return 0
+
+
 #: The level of torch.func's innermost transform, or None.
 functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", _never)
 #: The state of ``torch.jit.trace``, or None.
 jit_tracing_state = getattr(torch._C, "_get_tracing_state", _never)
+#: The number of active dispatch modes (torch 2.0), such as that of fake tensors.
+dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _zero)
 #: Whether inference mode is on.
 in_inference_mode = getattr(torch, "is_inference_mode_enabled", _never)
 
@@ -34,10 +40,6 @@ def is_in_backward():
 
 #: The node of the autograd graph whose gradient is being computed (torch 2.0), or None.
 autograd_node = getattr(torch._C, "_current_autograd_node", _never)
-
-
-def _zero():
-    return 0
 
 
 #: The sequence number that this thread's next autograd node gets (torch 1.13).

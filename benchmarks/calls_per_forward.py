@@ -1,0 +1,103 @@
+"""Calls of ampcompat's Python functions in a forward pass of four encoder layers at O1 and O4, and its time.
+
+Half arithmetic is not emulated, the layers are small, and the passes of the rival, torch.autocast, run in between: the
+ratio of times says what the casts cost in Python.
+
+    python benchmarks/calls_per_forward.py [--backend native] [--width 16]
+"""
+
+import argparse
+import collections
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+import torch
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.engine.casting import emulated_half_arithmetic
+from ampcompat.opt_levels import OPT_LEVELS
+
+PACKAGE = str(pathlib.Path(ampcompat.__file__).parent)
+LEVELS = ("O1", "O4")
+
+
+def make(width=16):
+    """Return four encoder layers and their input."""
+    torch.manual_seed(0)
+    options = {"dropout": 0.0, "batch_first": True}
+    layers = [torch.nn.TransformerEncoderLayer(width, 2, 2 * width, **options) for _ in range(4)]
+    return torch.nn.Sequential(*layers), torch.randn(2, 4, width)
+
+
+def calls(function):
+    """Return {file and function: calls} of ampcompat's Python functions while ``function()`` runs."""
+    counted = collections.Counter()
+
+    def count(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            counted[os.path.basename(frame.f_code.co_filename), frame.f_code.co_name] += 1
+
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def calls_at(level, backend):
+    """Return the calls of the second forward pass of a session."""
+    model, batch = make()
+    with ampcompat.session(level, backend=backend, verbosity=0):
+        amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        model(batch)
+        return calls(lambda: model(batch))
+
+
+def _seconds(forward, passes=20):
+    found = []
+    for _ in range(passes):
+        start = time.perf_counter()
+        forward()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def ratio(level, backend, width, rounds=15):
+    """Return the time of a forward pass by that of torch.autocast: the shortest of each round, and their median."""
+    (model, batch), (rival, _) = make(width), make(width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def by_autocast():
+        with torch.autocast("cpu", dtype=OPT_LEVELS[level].dtypes.low):
+            return rival(batch)
+
+    ratios = []
+    for _ in range(rounds):
+        plain = _seconds(by_autocast)
+        with ampcompat.session(level, backend=backend, verbosity=0):
+            amp.initialize(model, optimizer)
+            model(batch)
+            ratios.append(_seconds(lambda: model(batch)) / plain)
+    return statistics.median(ratios)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--backend", default="native")
+    parser.add_argument("--width", type=int, default=16)
+    options = parser.parse_args()
+    os.environ[emulated_half_arithmetic.VARIABLE] = "off"
+    torch.set_num_threads(1)
+    for level in LEVELS:
+        found = calls_at(level, options.backend)
+        print(f"{level} {options.backend}: {sum(found.values())} calls", dict(found.most_common(5)))
+        print(f"    {ratio(level, options.backend, options.width):.2f} x the time of torch.autocast")
+
+
+if __name__ == "__main__":
+    main()
