@@ -23,6 +23,7 @@ class FunctionFacts(NamedTuple):
     is_bounded_below: bool = False  # its result for -inf is finite
     keeps_sign: bool = False  # of inf
     singular_input: Optional[int] = None  # the position of the input that must not be 0
+    numbers: tuple = ()  # (position, keyword) of those that the result's dtype must be able to hold
 
 
 _DATA_MOVEMENT = (
@@ -64,6 +65,15 @@ _ROWS = (
     ("log log10 log2 rdiv reciprocal rsqrt rtruediv sqrt", FunctionFacts(singular_input=0)),
     ("div divide true_divide truediv", FunctionFacts(singular_input=1)),
     ("addcdiv", FunctionFacts(singular_input=2)),
+    ("fill_", FunctionFacts(numbers=((1, "value"),))),
+    ("fill_diagonal_", FunctionFacts(numbers=((1, "fill_value"),))),
+    ("full_like", FunctionFacts(numbers=((1, "fill_value"),))),
+    ("new_full", FunctionFacts(numbers=((2, "fill_value"),))),
+    ("masked_fill", FunctionFacts(numbers=((2, "value"),))),
+    ("index_fill pad scatter", FunctionFacts(numbers=((3, "value"),))),
+    ("clamp clip", FunctionFacts(numbers=((1, "min"), (2, "max")))),
+    ("clamp_min", FunctionFacts(numbers=((1, "min"),))),
+    ("clamp_max", FunctionFacts(numbers=((1, "max"),))),
 )
 #: name -> ``FunctionFacts``
 FACTS = {name: facts for names, facts in _ROWS for name in names.split()}

@@ -12,7 +12,7 @@ import torch
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
 from .. import casting
-from ..casting import autograd, emulated_half_models, torch_compile
+from ..casting import autograd, emulated_half_models, numbers_in_range, torch_compile
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
@@ -120,6 +120,7 @@ class ProcessCasts:
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
         if choice is not None:
+            numbers_in_range.accept(patches)
             _watch_moves(self._cast_where_models_are, patches)
         if self._has_models or opened_as is not None:
             own_methods.keep_from_compiler(patches)

@@ -1,21 +1,22 @@
 """Calls that torch refuses in half precision, in scripts written for float32.
 
-``scores.masked_fill(mask, -1e9)``: float16 has no such value, so the call raises an error; under a forced level, the
-value is the lowest finite one. ``values[mask] = network(inputs)``: indexed assignments accept only a source of their
-own dtype; the source is cast to it, as by ``copy_``. Calls that torch accepts are not changed. ``binary_cross_entropy``
-of half probabilities is refused at O1 and O4, as in Apex. A forced level cannot change the line of the script, so it is
-computed in float32, and ``sigmoid`` is from then on too: a float32 loss of half probabilities would still have
-gradients outside of the range of half.
+``scores.masked_fill(mask, -1e9)``: see ``engine/casting/numbers_in_range``, which every session at O1 and O4 uses.
+``values[mask] = network(inputs)``: indexed assignments accept only a source of their own dtype; the source is cast to
+it, as by ``copy_``. Calls that torch accepts are not changed. ``binary_cross_entropy`` of half probabilities is refused
+at O1 and O4, as in Apex. A forced level cannot change the line of the script, so it is computed in float32, and
+``sigmoid`` is from then on too: a float32 loss of half probabilities would still have gradients outside of the range of
+half.
 
-All of this ends with the forced level. A script that calls ``amp.initialize`` itself gets torch's errors, as with Apex.
+All of this ends with the forced level. A script that calls ``amp.initialize`` itself gets torch's errors for the
+others, as with Apex.
 """
 
 import functools
-import math
-import numbers
 
 import torch
 
+from ...engine.casting import numbers_in_range
+from ...engine.casting.numbers_in_range import LARGEST, clamped, replaced
 from ...engine.op_table import expansion
 from ...support.dtype_names import dtype_name
 from ...support.nested import map_arguments
@@ -24,24 +25,7 @@ from ...support.script_frames import script_line
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATING = _HALF + (torch.float32, torch.float64)
-#: As in ``torch.finfo``, which aborts the process for bfloat16 in torch 1.3 to 1.5.
-_LARGEST = {torch.float16: 65504.0, torch.bfloat16: (2 - 2.0**-7) * 2.0**127}
 
-#: Methods that refuse values outside the range of the tensor's dtype: name -> positions and keywords of the values.
-VALUES = {
-    "masked_fill": ((2, "value"),),
-    "index_fill": ((3, "value"),),
-    "scatter": ((3, "value"),),
-    "fill_": ((1, "value"),),
-    "fill_diagonal_": ((1, "fill_value"),),
-    "full_like": ((1, "fill_value"),),
-    "new_full": ((2, "fill_value"),),
-    "clamp": ((1, "min"), (2, "max")),
-    "clip": ((1, "min"), (2, "max")),
-    "clamp_min": ((1, "min"),),
-    "clamp_max": ((1, "max"),),
-    "pad": ((3, "value"),),
-}
 #: Methods that refuse a source of another dtype: name -> its position and keyword.
 SOURCES = {
     "__setitem__": (2, "value"),
@@ -81,9 +65,9 @@ class AcceptedCalls:
         promoted = {row.name for row in expansion.rows()} if self._has_casts else set()
         for name, place in SOURCES.items():
             self._replace(name, _with_source, place, promoted)
-        for name, places in VALUES.items():
-            self._replace(name, _in_range, places, set())
-        if self._has_casts:
+        if not self._has_casts:
+            numbers_in_range.accept(self._patches)
+        else:
             owner, name = torch.nn.functional, "binary_cross_entropy"
             self._patches.set(owner, name, self._in_float32(getattr(owner, name)))
         if self._has_float32_sigmoid:
@@ -152,31 +136,6 @@ class AcceptedCalls:
         return sigmoid
 
 
-def _in_range(call, places):
-    """Return a function that replaces finite numbers outside the range of half by the largest or lowest half number."""
-
-    @functools.wraps(call)
-    def in_range(*args, **kwargs):
-        first = args[0] if args else None
-        if isinstance(first, torch.Tensor) and first.dtype in _LARGEST:
-            largest = _LARGEST.get(kwargs.get("dtype") or first.dtype)
-            if largest is not None:
-                args, kwargs = _replaced(args, kwargs, places, lambda value: _clamped(value, largest))
-        return call(*args, **kwargs)
-
-    return in_range
-
-
-def _clamped(value, largest):
-    if isinstance(value, numbers.Number) and not isinstance(value, complex):
-        if not largest < abs(value) < math.inf:  # nan and inf too
-            return value
-        return math.copysign(largest, value)
-    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _FLOATING[2:]:
-        return torch.where(value.isinf(), value, value.clamp(-largest, largest))
-    return value
-
-
 def _with_source(call, place):
     """Return a function that casts the source to the dtype of the tensor that it is written to."""
 
@@ -185,7 +144,7 @@ def _with_source(call, place):
         first = args[0] if args else None
         if len(args) > 1 and isinstance(first, torch.Tensor) and first.dtype in _FLOATING:
             dtype = first.dtype
-            args, kwargs = _replaced(args, kwargs, (place,), lambda source: _cast(source, dtype, args[1]))
+            args, kwargs = replaced(args, kwargs, (place,), lambda source: _cast(source, dtype, args[1]))
         return call(*args, **kwargs)
 
     return with_source
@@ -199,20 +158,7 @@ def _cast(source, dtype, index):
     if source.dim():
         return source.to(dtype)
     is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool
-    return _clamped(source, _LARGEST[dtype]) if is_mask and dtype in _LARGEST else source
-
-
-def _replaced(args, kwargs, places, replace):
-    """Return ``args`` and ``kwargs`` with ``replace`` applied to the arguments at ``places``."""
-    for position, keyword in places:
-        if position < len(args):
-            value = args[position]
-            replacement = replace(value)
-            if replacement is not value:
-                args = args[:position] + (replacement,) + args[position + 1 :]
-        elif keyword in kwargs:
-            kwargs = dict(kwargs, **{keyword: replace(kwargs[keyword])})
-    return args, kwargs
+    return clamped(source, LARGEST[dtype]) if is_mask and dtype in LARGEST else source
 
 
 def _is_half(value):

@@ -18,8 +18,8 @@ _NORMS, _DTYPE_METHODS = having("is_norm"), having("changes_dtype")
 
 #: Functions that use the dtype of their first argument, whatever the others are.
 _FOLLOWS_FIRST = _NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
-#: Functions that write a number to a tensor and refuse one that is outside the range of its dtype.
-_WRITES = frozenset(["masked_fill", "masked_fill_", "fill_", "full_like", "new_full", "index_fill", "index_fill_"])
+#: Functions that refuse a number outside the range of half, except at O1 and O4.
+_WRITES = frozenset(each for name in having("numbers") for each in (name, name + "_"))
 
 
 class LevelDtypes(NamedTuple):
@@ -165,7 +165,7 @@ class StepDtypes:
         written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
         if is_cast and rule == expansion.BANNED and level.low in seen:
             self.error = call, f"{call.op} refuses half inputs", 0.0
-        elif call.op in _WRITES and dtype is torch.float16 and written > 65504:
+        elif not level.casts_functions and call.op in _WRITES and dtype is torch.float16 and written > 65504:
             told = f"{call.op} writes {written:g}, which float16 cannot hold"
             self.error = call, told, math.log2(written / 65504)
         elif not is_cast and (rule == expansion.HALF or call.op in _NORMS) and self._is_mixed(call, seen):
