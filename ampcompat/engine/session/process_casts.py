@@ -38,6 +38,7 @@ class ProcessCasts:
         self._wanted = wanted
         self._patches = PatchStack()
         self._has_models = False  # that were initialized, since ``close``
+        self._has_half_weights = False  # at O2, O3 or O5
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
@@ -71,17 +72,17 @@ class ProcessCasts:
 
     def restorer(self):
         """Return a function that restores the backend and the devices of now."""
-        now = self.backend, self.choice, self._opened_as, self._users, self._has_models, self._half_mode
-        return functools.partial(self._restore, *now)
+        models = self._has_models, self._has_half_weights, self._half_mode
+        return functools.partial(self._restore, self.backend, self.choice, self._opened_as, self._users, models)
 
     @property
     def _dtypes(self):
         """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
         return () if self._opened_as is None else self._opened_as[1]
 
-    def _restore(self, backend, choice, opened_as, users, has_models, half_mode):
-        is_open = self.backend is backend and (self._has_models, self._half_mode) == (has_models, half_mode)
-        self._users, self._has_models, self._half_mode = users, has_models, half_mode
+    def _restore(self, backend, choice, opened_as, users, models):
+        is_open = self.backend is backend and (self._has_models, self._has_half_weights, self._half_mode) == models
+        self._users, (self._has_models, self._has_half_weights, self._half_mode) = users, models
         if is_open:
             self._cast_where_models_are()
         else:
@@ -99,7 +100,7 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._has_models, self._half_mode, self._users = False, None, []
+        self._has_models, self._has_half_weights, self._half_mode, self._users = False, False, None, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
@@ -119,8 +120,9 @@ class ProcessCasts:
                 missing_kernels.explain_calls(dtypes.low, patches)
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
-        if choice is not None:
+        if choice is not None or self._has_half_weights:
             numbers_in_range.accept(patches)
+        if choice is not None:
             _watch_moves(self._cast_where_models_are, patches)
         if self._has_models or opened_as is not None:
             own_methods.keep_from_compiler(patches)
@@ -189,11 +191,18 @@ class ProcessCasts:
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
         return None if self.choice is None else self.backend.uncast_forward()
 
-    def emulate(self, mode):
-        """Use a ``HalfMode`` (or None) in ``region`` too, and let gradient checkpointing recompute in such a mode."""
-        is_first = not self._has_models and self._opened_as is None or self._half_mode is None and mode is not None
+    def add_models(self, has_half_weights, mode):
+        """Patch what initialized models need, whatever their level.
+
+        Args:
+            has_half_weights: whether their weights are half.
+            mode: a ``HalfMode`` (or None), which ``region`` uses too, and in which gradient checkpointing recomputes.
+        """
+        before = self._has_models or self._opened_as is not None, self._has_half_weights, self._half_mode is not None
         self._has_models, self._half_mode = True, mode or self._half_mode
-        if is_first:  # opened again, so that all patches are undone in reverse order
+        self._has_half_weights = self._has_half_weights or has_half_weights
+        if before != (True, self._has_half_weights, self._half_mode is not None):
+            # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step):

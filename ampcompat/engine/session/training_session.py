@@ -112,7 +112,7 @@ class Session:
             preparation.commit()
             if latest is None:
                 swapped_tensors.allow(self.patches)
-            self.process_casts.emulate(preparation.half_mode)
+            self.process_casts.add_models(policy.casts_model, preparation.half_mode)
             self.configurations.add(configuration)
             self._latest = configuration
             self._forget_untrained()

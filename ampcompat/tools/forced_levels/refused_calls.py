@@ -1,6 +1,6 @@
 """Calls that torch refuses in half precision, in scripts written for float32.
 
-``scores.masked_fill(mask, -1e9)``: see ``engine/casting/numbers_in_range``, which every session at O1 and O4 uses.
+``scores.masked_fill(mask, -1e9)``: see ``engine/casting/numbers_in_range``, which every session at O1 to O5 uses.
 ``values[mask] = network(inputs)``: indexed assignments accept only a source of their own dtype; the source is cast to
 it, as by ``copy_``. Calls that torch accepts are not changed. ``binary_cross_entropy`` of half probabilities is refused
 at O1 and O4, as in Apex. A forced level cannot change the line of the script, so it is computed in float32, and
@@ -15,7 +15,6 @@ import functools
 
 import torch
 
-from ...engine.casting import numbers_in_range
 from ...engine.casting.numbers_in_range import LARGEST, clamped, replaced
 from ...engine.op_table import expansion
 from ...support.dtype_names import dtype_name
@@ -65,9 +64,7 @@ class AcceptedCalls:
         promoted = {row.name for row in expansion.rows()} if self._has_casts else set()
         for name, place in SOURCES.items():
             self._replace(name, _with_source, place, promoted)
-        if not self._has_casts:
-            numbers_in_range.accept(self._patches)
-        else:
+        if self._has_casts:
             owner, name = torch.nn.functional, "binary_cross_entropy"
             self._patches.set(owner, name, self._in_float32(getattr(owner, name)))
         if self._has_float32_sigmoid:

@@ -4,7 +4,6 @@ At O2, O3 and O5, a model's weights and arguments are half, its outputs float32,
 promotion. A layer of ``keep_fp32`` gets float32 arguments, and its output is cast back (not at O1 and O4).
 """
 
-import math
 from typing import Dict, NamedTuple, Optional, Tuple
 
 import torch
@@ -18,8 +17,6 @@ _NORMS, _DTYPE_METHODS = having("is_norm"), having("changes_dtype")
 
 #: Functions that use the dtype of their first argument, whatever the others are.
 _FOLLOWS_FIRST = _NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
-#: Functions that refuse a number outside the range of half, except at O1 and O4.
-_WRITES = frozenset(each for name in having("numbers") for each in (name, name + "_"))
 
 
 class LevelDtypes(NamedTuple):
@@ -54,7 +51,7 @@ class StepDtypes:
         seen: for each call, the dtypes of the inputs that it gets.
         rounded: the values that are temporarily half: before a layer of ``keep_fp32`` that gets the model's argument,
             and after such a layer.
-        error: ``(call, why it raises, powers of two beyond the range)`` of the first call that would raise, or None.
+        error: ``(call, why it raises)`` of the first call that would raise, or None.
     """
 
     def __init__(self, step, level):
@@ -72,7 +69,7 @@ class StepDtypes:
             seen = [self._seen(step.values[index], call) for index in call.inputs]
             rule = self._rule(call)
             dtype = self._result(call, seen, rule)
-            self._check(call, seen, dtype)
+            self._check(call, seen)
             self.seen.append([dtype] * len(seen) if rule in (expansion.HALF, expansion.FLOAT) else seen)
             for index in call.outputs:
                 self.stored[index] = dtype
@@ -155,22 +152,18 @@ class StepDtypes:
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def _check(self, call, seen, dtype):
-        """Note why a call would raise: (call, reason, powers of two beyond the range or 0.0)."""
+    def _check(self, call, seen):
+        """Note why a call would raise."""
         level = self._level
         if self.error is not None or level.low is None:
             return
         rule = level.table.get(call.op)
         is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
-        written = max([abs(number) for number in call.scalars if math.isfinite(number)], default=0.0)
         if is_cast and rule == expansion.BANNED and level.low in seen:
-            self.error = call, f"{call.op} refuses half inputs", 0.0
-        elif not level.casts_functions and call.op in _WRITES and dtype is torch.float16 and written > 65504:
-            told = f"{call.op} writes {written:g}, which float16 cannot hold"
-            self.error = call, told, math.log2(written / 65504)
+            self.error = call, f"{call.op} refuses half inputs"
         elif not is_cast and (rule == expansion.HALF or call.op in _NORMS) and self._is_mixed(call, seen):
             told = "{} gets inputs of {}".format(call.op, " and ".join(map(dtype_name, dict.fromkeys(seen))))
-            self.error = call, told, 0.0
+            self.error = call, told
 
     def _is_mixed(self, call, seen):
         if call.op in _NORMS:

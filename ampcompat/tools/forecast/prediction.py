@@ -114,7 +114,7 @@ class _Forecast:
     def _errors(steps):
         """Return (why the first call that would raise an error does so, or None; the faults)."""
         found = [step.dtypes.error for step in steps if step.dtypes.error is not None]
-        faults = [Fault(call.place, call.op, "overflow" if margin else "dtype", margin) for call, _, margin in found]
+        faults = [Fault(call.place, call.op, "dtype", 0.0) for call, _ in found]
         return found[0][1] if found else None, faults
 
     def _scale(self, steps, level):
