@@ -1,23 +1,21 @@
 """Random sequences of what scripts do between two steps, against ``gradient_scale.HeldGradients``.
 
-200 sequences by default; the environment variable ``STATE_SEQUENCES`` sets another number, such as 10000.
+See ``helpers.sequences`` for how many.
 """
 
 import copy
-import os
 
 import pytest
 import torch
 from helpers.gradient_states import HeldGradients, StaticScale
 from helpers.networks import ScaleReference, holds_nonzero, session_of, settings_at
 from helpers.networks import initialize as initialize_amp
-from hypothesis import HealthCheck, settings
+from helpers.sequences import SessionMachine, run_sequences
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
 from ampcompat import amp
 
-SEQUENCES = int(os.environ.get("STATE_SEQUENCES", "200"))
 FACTOR = 2.0**-4  # a scale of 2**16 itself is not a float16 number
 #: Inputs whose gradients are multiples of 2**-6, all of whose sums fit into half; and one whose sums with them do not.
 COARSE, FINE = 2.0**-2, 2.0**-12
@@ -49,18 +47,8 @@ class Linears(torch.nn.Module):
         return sum(torch.nn.functional.linear(x, getattr(self, name)) for name, x in sorted(inputs.items()))
 
 
-class Script(RuleBasedStateMachine):
+class Script(SessionMachine):
     """A script with two optimizers and two losses; the model by hand beside it."""
-
-    setting = None
-
-    def __init__(self):
-        super().__init__()
-        self.context = session_of(self.setting)
-        self.context.__enter__()
-
-    def teardown(self):
-        self.context.__exit__(None, None, None)
 
     @initialize(scale=st.sampled_from(sorted(SCALES)), is_shared=st.booleans())
     def begin(self, scale, is_shared):
@@ -369,19 +357,7 @@ COUNT_OF_SETTINGS = 6
 
 @settings_at("O0", "O1", "O2", "O3", "O5")
 def test_random_sequences_agree_with_the_model_by_hand(setting):
-    machine = type("ScriptAt" + setting.level, (Script,), {"setting": setting})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=-(-SEQUENCES // COUNT_OF_SETTINGS),
-            stateful_step_count=20,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_sequences(Script, setting, settings_of_test=COUNT_OF_SETTINGS)
 
 
 # -- cases that it has found ------------------------------------------------------------------------------------------

@@ -1,24 +1,22 @@
 """Random sequences of what scripts do to weights, masters and gradients, beside the same script in float64 without amp.
 
 All numbers are multiples of ``UNIT`` that bfloat16 can hold, so that both scripts agree to the last bit.
-200 sequences by default; the environment variable ``STATE_SEQUENCES`` sets another number, such as 10000.
+See ``helpers.sequences`` for how many.
 """
 
 import concurrent.futures
 import copy
 import inspect
-import os
 
 import torch
-from helpers.networks import holds_nonzero, session_of, settings_at
+from helpers.networks import holds_nonzero, settings_at
 from helpers.networks import initialize as initialize_amp
-from hypothesis import HealthCheck, settings
+from helpers.sequences import SessionMachine, run_sequences
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
 from ampcompat import amp
 
-SEQUENCES = int(os.environ.get("STATE_SEQUENCES", "200"))
 NAMES = ("a", "b", "c")
 UNIT = 2.0**-2
 LARGEST = 32.0  # of a weight, 2**7 units
@@ -170,21 +168,11 @@ def write(model, name, how, values):
 WAYS = ["data", "in place", "element", "detached", "new data", "copy", "clamp", "swap and restore", "load", "numpy"]
 
 
-class Machine(RuleBasedStateMachine):
+class Machine(SessionMachine):
     """Does the same with both scripts, and compares them.
 
     ``written`` says what was written to since half params and masters agreed: nothing, "half", or "master".
     """
-
-    setting = None
-
-    def __init__(self):
-        super().__init__()
-        self.context = session_of(self.setting)
-        self.context.__enter__()
-
-    def teardown(self):
-        self.context.__exit__(None, None, None)
 
     @initialize(is_dynamic=st.booleans())
     def begin(self, is_dynamic):
@@ -369,16 +357,4 @@ class Machine(RuleBasedStateMachine):
 
 @settings_at("O0", "O1", "O2", "O3", "O4", "O5")
 def test_random_sequences_agree_with_the_script_in_float64(setting):
-    machine = type("MachineAt" + setting.level, (Machine,), {"setting": setting})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=-(-SEQUENCES // 8),
-            stateful_step_count=20,
-            derandomize=True,
-            deadline=None,
-            database=None,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    run_sequences(Machine, setting, settings_of_test=8)
