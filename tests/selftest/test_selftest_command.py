@@ -52,7 +52,7 @@ def rows_of(name, quick=True):
 
 @needs_half
 def test_a_function_in_a_wrong_dtype_is_named(monkeypatch):
-    monkeypatch.setitem(wrappers._WRAPPERS, expansion.PROMOTE, wrappers._WRAPPERS[expansion.FLOAT])
+    monkeypatch.setitem(wrappers._WRAPPERS, expansion.PROMOTE, wrappers._float)
     for row in rows_of("conformance"):
         assert row.status == FAILED
         assert row.figures["wrong"]["torch.addcmul low"] == "result torch.float32 instead of torch.float16"
