@@ -1,5 +1,6 @@
 """The legs of ``.ci/run`` as sessions of nox: ``nox -s LEG`` runs one, ``nox --list`` prints them all."""
 
+import os
 import pathlib
 import re
 import shlex
@@ -165,6 +166,16 @@ def interrupts(session):
     session.install(*REQUIREMENTS)
     tests = ["tests/session/test_interrupts.py", "tests/session/test_out_of_memory.py"]
     session.run(*TESTS, *tests, *session.posargs, env={"EVERY_INTERRUPT": "1"})
+
+
+@nox.session(name="second-device", python="3.11")
+def second_device(session):
+    """The tests with torch_xla's CPU runtime, a device that computes only when a value is read; one process a file."""
+    requirements = [each for each in REQUIREMENTS if each != TORCH]
+    session.install("torch==2.9.1", "torch_xla==2.9.0", *requirements)
+    env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "PJRT_DEVICE": "CPU"}
+    for file in sorted(ROOT.glob("tests/second_device/test_*.py")):
+        session.run("python", "-m", "pytest", "-p", "helpers.second_device", str(file), *session.posargs, env=env)
 
 
 @nox.session(python="3.11")

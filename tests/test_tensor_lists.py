@@ -17,7 +17,7 @@ def features(request, monkeypatch):
     if request.param == "without foreach":
         for name in ("has_foreach", "has_foreach_copy"):
             monkeypatch.setattr(torch_facts, name, lambda: False)
-        monkeypatch.setattr(torch_facts, "has_foreach_unscale", lambda device_type: False)
+        monkeypatch.setattr(torch_facts, "has_foreach_unscale", lambda *args: False)
 
 
 def test_multiply_reaches_every_tensor_of_every_dtype(features):

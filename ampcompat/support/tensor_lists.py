@@ -175,12 +175,18 @@ def check_and_scale_(tensors, factor, found):
         found: a float32 tensor of shape () on their device.
     """
     tensors = _real(tensors)
-    if features.has_foreach_unscale(found.device.type):
+    device_type, dtype = found.device.type, tensors[0].dtype if tensors else torch.float32
+    if features.has_foreach_unscale(device_type, dtype):
         if isinstance(factor, torch.Tensor):
             factor = factor.to(found.device, torch.float32)
         else:
             factor = torch.full((), factor, dtype=torch.float32, device=found.device)
         torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, factor)
+        return
+    if is_narrower(tensors[0], torch.float32) and features.has_foreach_unscale(device_type, torch.float32):
+        wide = [tensor.to(torch.float32) for tensor in tensors]
+        check_and_scale_(wide, factor, found)
+        copy_(tensors, wide)
         return
     for tensor in tensors:
         if not all_finite(tensor):

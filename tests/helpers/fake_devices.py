@@ -77,7 +77,8 @@ def features_of_cuda():
     """Answer as CUDA does what ampcompat tries out with a backward pass or a value; forget what fakes have answered."""
     with PatchStack() as patches:
         patches.set(features, "has_mixed_batch_norm", lambda device, low, high: True)
-        patches.set(features, "has_flagged_sgd", lambda device: True)
+        for name in ("has_flagged_sgd", "has_foreach_unscale", "has_fused_scale_update"):
+            patches.set(features, name, lambda *args: True)
         patches.set(fused_adam, "_is_available", lambda device, dtype, decoupled: True)
         yield
     for function in vars(features).values():

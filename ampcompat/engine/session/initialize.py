@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ...errors import AmpError, AmpValueError
+from ...support import foreach_writes
 from ...support.patching import run_all
 from ..casting.torch_compile import is_tracing
 from ..master_weights import pickled_optimizers, zero_redundancy_optimizer
@@ -56,6 +57,11 @@ def make_plan(request, session):
 
 def _params(models):
     return {id(param) for model in models for param in model.parameters()}
+
+
+def _tensors_of(plan):
+    tensors = [param for model in plan.models + plan.grown_models for param in model.parameters()]
+    return tensors + [param for each in plan.optimizers for group in each.param_groups for param in group["params"]]
 
 
 def _with_shown_masters(masters, context):
@@ -138,6 +144,7 @@ class Preparation:
     def apply(self, plan, request, configuration):
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
+        foreach_writes.count(_tensors_of(plan), self._patches)
         if policy.patch_torch_functions:
             session.process_casts.open(policy.dtypes, plan.models + plan.optimizers)
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)

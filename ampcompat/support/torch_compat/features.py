@@ -170,6 +170,17 @@ def has_foreach_copy():
 
 
 @tried_once
+def foreach_moves_versions(device_type):
+    """Return whether foreach operations in place move version counters on this type of device; not those of xla."""
+    if not has_foreach():
+        return True
+    tensor = torch.zeros(1, device=device_type)
+    version = tensor._version
+    torch._foreach_add_([tensor], [torch.ones_like(tensor)])
+    return tensor._version != version
+
+
+@tried_once
 def counts_storage_uses():
     """Return whether torch counts the tensors that share memory, and copies lists of tensors.
 
@@ -244,15 +255,20 @@ def has_rms_norm(device_type):
 
 
 @tried_once
-def has_foreach_unscale(device_type):
-    """Return whether torch's fused unscale-and-check accepts lists of tensors on this type of device."""
+def has_foreach_unscale(device_type, dtype=torch.float32):
+    """Return whether torch's fused unscale-and-check accepts lists of tensors of a dtype on this type of device.
+
+    The factor is float32.
+    """
     fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
     if fused is None:
         return False
     found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
+    tensor = torch.ones(1, device=device_type, dtype=dtype)
     try:
-        fused([torch.ones(1, device=device_type)], found, factor)
-    except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3
+        fused([tensor], found, factor)
+        tensor.tolist()
+    except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3; xla: no mix of dtypes
         return False
     return True
 
@@ -264,6 +280,7 @@ def has_fused_scale_update(device_type):
     scale, flag = torch.ones((), device=device_type), torch.zeros((), device=device_type)
     try:
         fused(scale, torch.zeros((), dtype=torch.int32, device=device_type), flag, 2.0, 0.5, 2)
+        scale.tolist()
     except (RuntimeError, NotImplementedError, TypeError):  # absent, no CPU kernel, or the signature of torch 1.6
         return False
     return True
@@ -271,13 +288,17 @@ def has_fused_scale_update(device_type):
 
 @tried_once
 def has_mixed_batch_norm(device, low, high):
-    """Return whether batch norm accepts an input of dtype ``low`` with params and statistics of dtype ``high``."""
+    """Return whether batch norm accepts an input of dtype ``low`` with params and statistics of dtype ``high``.
+
+    The result must be of dtype ``low``. torch_xla's is called so, and is of dtype ``high`` for the next operation.
+    """
     try:
         with recording_gradients():
             wide = torch.ones(2, dtype=high, device=device)
             narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
             output = torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True)
         output.grad_fn(torch.ones_like(output))  # not ``backward``, which the casts wrap
+        torch.stack([output.detach(), narrow.detach()]).tolist()
     except RuntimeError:
         return False
     return True

@@ -111,7 +111,10 @@ without_dispatch_modes = getattr(
 
 
 def tried_once(function):
-    """Return ``function`` cached and run outside of dispatch modes: it tests torch, and fake tensors have no values."""
+    """Return ``function`` cached and run outside of dispatch modes: it tests torch, and fake tensors have no values.
+
+    A function that tests a device must read a result: some devices compute, and fail, only then.
+    """
 
     @functools.lru_cache(maxsize=None)
     @functools.wraps(function)

@@ -1,0 +1,173 @@
+"""Training at every level gives what it gives on the CPU: levels, optimizers, loss scales, overflows, accumulation."""
+
+import math
+
+import torch
+from helpers.pairing import paired
+from xla import DEVICES, compilations, end_step, parameters, reads
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.apex.optimizers import FusedAdam
+
+#: The largest difference of a weight from the CPU's; bfloat16 has 8 bits, and the CPU computes half in float32.
+BOUNDS = {"O0": 1e-6, "O1": 1e-3, "O2": 2e-3, "O3": 4e-3, "O4": 1e-2, "O5": 1e-2}
+
+#: As much more for the CNN in float16: torch_xla sums within its convolutions in float16, and the CPU in float32.
+OF_CONVOLUTIONS = 20
+
+
+class Encoder(torch.nn.Module):
+    """One layer of a transformer, with its mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(self.layer(x.unflatten(1, (2, 8))).mean(1))
+
+
+class LSTM(torch.nn.Module):
+    """An LSTM with its last output."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(8, 6, batch_first=True)
+        self.last = torch.nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.last(self.lstm(x.unflatten(1, (2, 8)))[0][:, -1])
+
+
+def mlp():
+    """Return layers with a batch norm."""
+    linear = torch.nn.Linear
+    return torch.nn.Sequential(linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), linear(8, 1))
+
+
+def cnn():
+    """Return a convolution with a batch norm."""
+    convolution = torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU()
+    return torch.nn.Sequential(
+        torch.nn.Unflatten(1, (1, 4, 4)), *convolution, torch.nn.Flatten(), torch.nn.Linear(16, 1)
+    )
+
+
+MODELS = {"mlp": mlp, "cnn": cnn, "transformer": Encoder, "lstm": LSTM}
+OPTIMIZERS = {
+    "SGD": lambda params: torch.optim.SGD(params, lr=0.05, momentum=0.9),
+    "Adam": lambda params: torch.optim.Adam(params, lr=0.01, eps=1e-3),
+    "FusedAdam": lambda params: FusedAdam(params, lr=0.01, eps=1e-3),
+}
+
+
+class Training:
+    """One training on a device."""
+
+    def __init__(self, device, level, model="mlp", optimizer="SGD", **options):
+        torch.manual_seed(0)
+        self.device = device
+        model = MODELS[model]().to(device)
+        optimizer = OPTIMIZERS[optimizer](model.parameters())
+        self.model, self.optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+        self.random = torch.Generator().manual_seed(1)
+
+    def backward(self, factor=1.0, divisor=1.0):
+        x = torch.randn(8, 16, generator=self.random)
+        y = x.sum(1, keepdim=True) / 4
+        loss = (self.model(x.to(self.device)).float() - y.to(self.device)).pow(2).mean() / divisor
+        with amp.scale_loss(loss * factor, self.optimizer) as scaled_loss:
+            scaled_loss.backward()
+
+    def step(self, factor=1.0):
+        self.optimizer.step()
+        end_step(self.device)
+        self.optimizer.zero_grad()
+
+    def state(self):
+        return parameters(self.model), amp.state_dict()
+
+
+def plain(training):
+    for _ in range(3):
+        training.backward()
+        training.step()
+
+
+def overflow(training):
+    for step in range(3):
+        training.backward(math.inf if step == 1 else 1.0)
+        training.step()
+
+
+def accumulated(training):
+    for _ in range(2):
+        training.backward(divisor=2.0)
+        training.backward(divisor=2.0)
+        training.step()
+
+
+def clipped(training):
+    for _ in range(3):
+        training.backward()
+        torch.nn.utils.clip_grad_norm_(amp.master_params(training.optimizer), 0.25)
+        training.step()
+
+
+def resumed(training):
+    plain(training)
+    saved = training.model.state_dict(), training.optimizer.state_dict(), amp.state_dict()
+    plain(training)
+    for each, state in zip((training.model, training.optimizer, amp), saved):
+        each.load_state_dict(state)
+    plain(training)
+
+
+def after_reset(training):
+    plain(training)
+    ampcompat.reset()
+    for _ in range(2):
+        x = torch.randn(8, 16, generator=training.random).to(training.device)
+        training.optimizer.zero_grad()
+        training.model(x).pow(2).mean().backward()
+        training.optimizer.step()
+        end_step(training.device)
+
+
+LOOPS = {each.__name__: each for each in (plain, overflow, accumulated, clipped, resumed, after_reset)}
+
+
+def results(device, level, model, optimizer, scale, loop):
+    """Return the weights and the loss scales after a loop."""
+    options = {"loss_scale": "dynamic", "init_scale": 128.0} if scale == "dynamic" else {"loss_scale": scale}
+    training = Training(device, level, model, optimizer, **options)
+    LOOPS[loop](training)
+    found = training.state()
+    ampcompat.reset()
+    return found
+
+
+@paired(
+    "level, model, optimizer, scale, loop", list(BOUNDS), list(MODELS), list(OPTIMIZERS), ["dynamic", 64.0], list(LOOPS)
+)
+def test_training_is_that_on_the_cpu(level, model, optimizer, scale, loop):
+    expected, found = [results(device, level, model, optimizer, scale, loop) for device in DEVICES]
+    bound = BOUNDS[level] * (OF_CONVOLUTIONS if model == "cnn" and level in ("O1", "O2", "O3") else 1)
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=bound, equal_nan=True)
+    assert found[1] == expected[1]
+
+
+@paired("level, optimizer", list(BOUNDS), list(OPTIMIZERS))
+def test_a_step_reads_one_value_and_no_new_scale_is_compiled(level, optimizer):
+    training = Training("xla", level, optimizer=optimizer, loss_scale="dynamic", init_scale=1024.0)
+    for factor in (1.0, 1.0, math.inf, math.inf, 1.0, 1.0):
+        training.backward(factor)
+        training.step()
+    before, compiled = reads(), compilations()
+    for factor in (1.0, math.inf, 1.0, 1.0):
+        training.backward(factor)
+        training.step()
+    assert reads() - before <= 4
+    assert compilations() == compiled
