@@ -200,25 +200,15 @@ class OptimizerMasters:
         if not self._is_committed:
             self.rollback()
             return
-        self.refresh()
-        self.restore_values()
-        state, released = self._optimizer.state, {}
-        for pair in self._pairs.values():
-            released[id(pair.model)] = released[id(pair.master)] = pair
-        for group in self._optimizer.param_groups:
-            for index, param in enumerate(group["params"]):
-                pair = released.get(id(param))
-                if pair is None:
-                    recast(state.get(param), param.shape, self.dtype)
-                    continue
-                group["params"][index] = pair.model
-                if pair.master in state:
-                    state[pair.model] = state[pair.master]
-                    del state[pair.master]
-                recast(state.get(pair.model), pair.master.shape, self.dtype)
-        zero_redundancy_optimizer.replace_params(
-            self._optimizer, {master: model for model, master in self._pairs.values()}
-        )
+        released = {id(param): pair for pair in self._pairs.values() for param in pair}
+        try:
+            self.refresh()
+            self.restore_values()
+        finally:  # also where a device has lost the values
+            self._return_params(released)
+        for param in [param for group in self._optimizer.param_groups for param in group["params"]]:
+            pair = released.get(id(param))
+            recast(self._optimizer.state.get(param), (pair.master if pair else param).shape, self.dtype)
         for model, master in self._pairs.values():
             set_stored_gradient(model, None)
             tensor_lists.set_data(model, tensor_lists.data_of(master).to(model.device))
@@ -226,6 +216,25 @@ class OptimizerMasters:
         self._session_masters.forget(self._pairs.values())
         self._pairs.clear()
         self.chunks = []
+
+    def _return_params(self, released):
+        """Put the model's params back into the optimizer, and its state to them.
+
+        Args:
+            released: ``{id(half param or master): Pair}``.
+        """
+        state = self._optimizer.state
+        for group in self._optimizer.param_groups:
+            for index, param in enumerate(group["params"]):
+                pair = released.get(id(param))
+                if pair is not None:
+                    group["params"][index] = pair.model
+                    if pair.master in state:
+                        state[pair.model] = state[pair.master]
+                        del state[pair.master]
+        zero_redundancy_optimizer.replace_params(
+            self._optimizer, {master: model for model, master in self._pairs.values()}
+        )
 
     # -- values --------------------------------------------------------------------------------------------------------
 

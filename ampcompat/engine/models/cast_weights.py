@@ -82,7 +82,7 @@ class ModelCast:
 def _check_castable(name, tensor, module, dtype):
     """Raise if a tensor has no memory of its own: quantized weights consist of integers and scales, for one."""
     is_plain = emulated_half_arithmetic.is_plain(type(tensor)) or tensor_lists.is_shard(tensor)
-    if not is_plain and tensor.numel() and not _has_memory(tensor):
+    if not is_plain and _has_own_operations(type(tensor)) and tensor.numel() and not _has_memory(tensor):
         raise AmpError(
             f"{name} of a {type(module).__name__} is of the class {type(tensor).__name__}, which keeps its values in "
             f"other tensors, so it cannot be cast to {dtype}. Use O1 or O4, which leave weights as they are, or name "
@@ -90,7 +90,14 @@ def _check_castable(name, tensor, module, dtype):
         )
 
 
+def _has_own_operations(kind):
+    """Return whether a class replaces torch's operations, as one that keeps its values elsewhere must."""
+    name = "__torch_dispatch__"  # since torch 1.11
+    return getattr(kind, name, None) is not getattr(torch.Tensor, name, None)
+
+
 def _has_memory(tensor):
+    """Return whether a tensor has an address; on some devices (xla) none has."""
     try:
         return tensor.data_ptr() != 0
     except RuntimeError:  # torch 2.13: a tensor without memory

@@ -54,6 +54,8 @@ def available_devices():
     if accelerator is not None and accelerator.is_available():
         other = accelerator.current_accelerator().type
         devices += [other] if other not in ("cuda", "mps", "xpu") else []
+    if "torch_xla" in sys.modules:  # the script has imported it; torch.accelerator does not know it
+        devices.append("xla")
     return tuple(devices)
 
 

@@ -1,0 +1,55 @@
+"""What asks for a device knows xla: subclasses of parameters, random numbers, the list of devices."""
+
+import pytest
+import torch
+from xla import DEVICES, end_step, parameters
+
+import ampcompat
+from ampcompat import amp
+from ampcompat.support import random_state
+from ampcompat.support.torch_compat import features
+
+
+class Weight(torch.nn.Parameter):
+    """A subclass with the values of a plain parameter."""
+
+
+class Layer(torch.nn.Module):
+    """A layer with such a weight."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.weight = Weight(torch.linspace(-1, 1, 8, device=device).view(4, 2))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
+def test_a_subclass_of_parameter_is_trained_in_half(level):
+    found = []
+    for device in DEVICES:
+        model = Layer(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=8.0, verbosity=0)
+        with amp.scale_loss(model(torch.ones(3, 4, device=device)).float().mean(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        end_step(device)
+        found.append(parameters(model))
+        ampcompat.reset()
+    torch.testing.assert_close(*found, rtol=0, atol=1e-2)
+
+
+def test_xla_is_an_available_device_that_autocast_knows():
+    assert features.available_devices()[-1] == "xla"
+    assert features.read().autocast_devices["xla"] == (torch.float16, torch.bfloat16)
+
+
+def test_random_numbers_of_xla_are_drawn_again():
+    dropout = torch.nn.Dropout(0.5)
+    x = torch.ones(64, device="xla")
+    first = dropout(x).tolist()
+    with random_state.restored():
+        second = dropout(x).tolist()
+    assert dropout(x).tolist() == second != first
