@@ -35,9 +35,9 @@ def figures():
     found = sections()
     steps = [each["ratio"].split(" / ") for each in tables(found["step_overhead.py"])[0]]
     memory = {each["level"].split(",")[0]: each for each in tables(found["memory.py"])[0]}
-    forward = {each[""]: each for each in tables(found["calls_per_forward.py"])[0]}
+    (forward,) = [each["O1"] for each in tables(found["calls_per_forward.py"])[0] if each[""] == "ratio"]
     return [
-        "| forward pass of four small encoder layers | {} | | `torch.autocast` by hand | B |".format(forward["ratio"]["O1"]),
+        f"| forward pass of four small encoder layers | {forward} | | `torch.autocast` by hand | B |",
         "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | B |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),

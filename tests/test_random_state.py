@@ -56,6 +56,7 @@ def numbers(generators):
     return drawn, random.random(), numpy.random.rand()
 
 
+@pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning")  # torch 1.5
 def test_what_was_drawn_is_drawn_again(devices):
     state = pickle.loads(pickle.dumps(random_state.capture()))
     first = numbers(devices)

@@ -153,10 +153,14 @@ def version_of(tensor):
         return None
 
 
-@functools.lru_cache(maxsize=None)
+@tried_once
 def promotes():
-    """Return whether torch promotes the arguments of arithmetic and comparisons (1.5 and later), in place too."""
-    return is_version_within(oldest="1.5")
+    """Return whether torch promotes the arguments of arithmetic and comparisons, in place too (1.12, not 1.9)."""
+    try:
+        torch.zeros(1).eq_(torch.zeros(1, dtype=torch.float64))
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=None)
