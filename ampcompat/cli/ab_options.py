@@ -7,14 +7,12 @@ import sys
 import warnings
 import zipfile
 
-from ..abtest.planned_run import script_file
 from ..abtest.report import export, renderer
 from ..errors import AmpError
-from ..tools.check.is_amp_used import uses_amp
 from . import device_option, fail_on_options, target_option
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
-from .run_command import BACKENDS, parse_dtypes, parse_level, script_command
+from .run_command import BACKENDS, command_uses_amp, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (
@@ -155,7 +153,7 @@ def checked_command(parser, options):
     if command[0] == "-":
         parser.error("a script from stdin cannot be run once per level: pass a file")
     try:
-        has_amp = _uses_amp(command)
+        has_amp = command_uses_amp(command)
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)
     except (ValueError, argparse.ArgumentTypeError) as error:
         parser.error(str(error))
@@ -164,12 +162,6 @@ def checked_command(parser, options):
         _check_syntax(parser, command[0])
     device_option.check_option(parser, options.device)
     return command
-
-
-def _uses_amp(command):
-    """Return whether the script may call ``amp.initialize``; True for a program that is not a Python file."""
-    path = script_file(command, os.getcwd())
-    return not path.endswith(".py") or uses_amp(path)
 
 
 def _check_syntax(parser, path):

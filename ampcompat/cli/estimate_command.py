@@ -4,6 +4,7 @@ Each prediction runs in its own process. This process does not import torch.
 """
 
 import argparse
+import math
 import sys
 
 from ..abtest.planned_run import PlannedRun
@@ -11,9 +12,10 @@ from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
 from ..tools.memory import memory_table
 from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
-from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size
+from ..tools.memory_of_script.batch_option import with_batch_placeholder
+from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size, shown_batch
 from .argument_parser import SCRIPT_USAGE, CommandParser
-from .run_command import parse_level, script_command
+from .run_command import command_uses_amp, parse_level, script_command
 
 #: The placeholder for the batch size in the script's arguments.
 PLACEHOLDER = "{batch}"
@@ -22,6 +24,12 @@ PLACEHOLDER = "{batch}"
 MODULE = "ampcompat.tools.memory_of_script.child"
 
 FAILED = 1
+
+#: The largest batch size is searched to this share, since a prediction of a large batch takes long.
+PRECISION = 0.02
+
+#: The levels of a script that does not call ``amp.initialize``.
+WITHOUT_APEX = ("O0", "O1", "O2")
 
 
 class ScriptFailed(AmpError):
@@ -43,17 +51,47 @@ def estimate(arguments):
         )
     if has_place and not (options.batch_sizes or options.memory):
         parser.error(f"{PLACEHOLDER} stands for a batch size: give --batch-sizes or --memory")
+    options.levels = options.opt_level or ([None] if command_uses_amp(command) else list(WITHOUT_APEX))
     try:
-        if has_place:
-            print(_table(options, command))
-            return 0
-        found = [predicted(command, level, options.device) for level in options.opt_level or [None]]
-    except ScriptFailed as error:
+        return _print_table(options, command) if has_place else _print_predictions(options, command)
+    except AmpError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return FAILED
+
+
+def _print_table(options, command):
+    batches = _Batches(options, command)
+    table = batches.table(options.batch_sizes)
+    print("\n".join([str(table)] + list(batches.notes)))
+    return 0
+
+
+def _print_predictions(options, command):
+    """Print a prediction for each level, and with ``--memory`` the largest batch size that fits."""
+    found = []
+    for level in options.levels:
+        _tell(_name(level))
+        found.append(predicted(command, level, options.device))
     for each in found:
         _print_one(each, options)
-    return 0 if all(map(_is_complete, found)) else FAILED
+    if not all(map(_is_complete, found)):
+        return FAILED
+    if options.memory is not None:
+        _print_largest(options, command)
+    return 0
+
+
+def _print_largest(options, command):
+    option, searched = with_batch_placeholder(command, PLACEHOLDER)
+    if option is None:
+        print(
+            f"To find the largest batch size that fits, write {PLACEHOLDER} in its place in the script's arguments, as "
+            f"in train.py --batch-size {PLACEHOLDER}."
+        )
+        return
+    for level, size in _Batches(options, searched).table([]).largest.items():
+        of = "" if level == _name(None) else f" at {level}"
+        print(f"The largest {option} that fits into {options.memory}{of}: {shown_batch(size)}")
 
 
 def _is_complete(found):
@@ -64,14 +102,16 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat estimate",
         usage=SCRIPT_USAGE,
-        description="Predict the memory of a training step of a script that uses amp, without its device: it runs on "
-        "tensors without memory until one step is measured. Its output is not shown, since losses are made up.",
+        description="Predict the memory of a training step of a script without its device: it runs on tensors without "
+        "memory until one step is measured. Its output is not shown, since losses are made up.",
     )
-    levels = "such as O0,O1,O2; default: the script's own"
+    levels = "such as O0,O1,O2; default: the script's own, or these for a script without Apex"
     parser.add_argument("--opt-level", type=_levels, metavar="LEVELS", help=levels)
     sizes = f"such as 8,16,32: a table; {PLACEHOLDER} in the script's arguments stands for one"
     parser.add_argument("--batch-sizes", type=_batch_sizes, default=[], metavar="SIZES", help=sizes)
-    parser.add_argument("--memory", type=_memory, metavar="SIZE", help="such as 16GiB: what batch size fits?")
+    parser.add_argument(
+        "--memory", type=_memory, metavar="SIZE", help="such as 16GiB: what is the largest batch size that fits?"
+    )
     device = "the device to predict for: cuda (default), or cpu, including the memory of emulated half on this one"
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=device)
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
@@ -91,25 +131,51 @@ def _batch_sizes(text):
 
 def _memory(text):
     try:
-        return parse_size(text)
+        parse_size(text)
     except AmpError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
-def _table(options, command):
-    notes, names = {}, {}
+class _Batches:
+    """Predicts peaks by level and batch size, and prints each to stderr; ``notes`` has their notes as keys."""
 
-    def peak_of(level, size):
-        filled = [each.replace(PLACEHOLDER, str(size)) for each in command]
-        found = predicted(filled, names[level], options.device)
+    def __init__(self, options, command):
+        self.notes = {}
+        self._known = {}  # level -> {batch size: bytes}
+        self._limit = parse_size(options.memory) if options.memory else math.inf
+        self._options, self._command = options, command
+        self._levels = {_name(level): level for level in options.levels}
+
+    def table(self, batch_sizes):
+        """Return the ``BatchTable``."""
+        try:
+            return batch_table(self._peak_of, list(self._levels), batch_sizes, self._options.memory, PRECISION)
+        except KeyboardInterrupt:
+            for level, peaks in self._known.items():
+                size = max((size for size, peak in peaks.items() if peak <= self._limit), default=None)
+                _tell("{}: {}".format(level, "none fits so far" if size is None else f"{size:,} fits, or more"))
+            raise
+
+    def _peak_of(self, level, size):
+        _tell(f"{level}, batch size {size:,}")
+        filled = [each.replace(PLACEHOLDER, str(size)) for each in self._command]
+        found = predicted(filled, self._levels[level], self._options.device)
         if not _is_complete(found):
             raise ScriptFailed(" ".join(found["notes"]))
-        notes.update(dict.fromkeys(found["notes"]))
-        return BytesByKind(**found["at_peak"]).total
+        self.notes.update(dict.fromkeys(found["notes"]))
+        peak = BytesByKind(**found["at_peak"]).total
+        self._known.setdefault(level, {})[size] = peak
+        _tell(f"{level}, batch size {size:,}: {format_bytes(peak)}")
+        return peak
 
-    names.update({level or "the script's level": level for level in options.opt_level or [None]})
-    table = batch_table(peak_of, list(names), options.batch_sizes, options.memory)
-    return "\n".join([str(table)] + list(notes))
+
+def _name(level):
+    return level or "the script's level"
+
+
+def _tell(text):
+    print(text, file=sys.stderr, flush=True)
 
 
 def _print_one(found, options):
@@ -120,8 +186,8 @@ def _print_one(found, options):
     columns = [("at the peak", at_peak, True), ("at its own peak", by_kind, False)]
     print(memory_table.table(columns, found["num_params"]))
     if options.memory is not None and _is_complete(found):
-        fits = at_peak.total <= options.memory
-        print("It {} into {}.".format("fits" if fits else "does not fit", format_bytes(options.memory)))
+        fits = at_peak.total <= parse_size(options.memory)
+        print("It {} into {}.".format("fits" if fits else "does not fit", options.memory))
     for note in found["notes"]:
         print(note)
 

@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 
+from ..abtest.planned_run import script_file
 from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session.process_state import OBSERVED, OVERRIDES
 from ..support.child_environment import ChildEnvironment
+from ..tools.check.is_amp_used import uses_amp
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
@@ -159,6 +161,12 @@ def script_command(parser, options):
     parser.check_outputs(options, [script])
     _warn_of_other_apex(parser, os.path.dirname(os.path.abspath(script)))
     return command
+
+
+def command_uses_amp(command):
+    """Return whether the script may call ``amp.initialize``; True for a program that is not a Python file."""
+    path = script_file(command, os.getcwd())
+    return not path.endswith(".py") or uses_amp(path)
 
 
 def _checked_module(parser, command):

@@ -10,6 +10,7 @@ from ampcompat.abtest.running import subprocess_supervisor
 from ampcompat.cli import estimate_command
 from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.memory.bytes_by_kind import BytesByKind
+from ampcompat.tools.memory_of_script import batch_option
 
 if not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)
@@ -95,7 +96,7 @@ def test_one_prediction_is_a_table_and_says_whether_it_fits(script, capsys):
     assert cli.main(["estimate", "--opt-level", "O1,O2", "--memory", "1MiB", script]) == 0
     output = capsys.readouterr().out
     assert "Predicted at O1 for 63,690 params, on a GPU" in output and "Predicted at O2" in output
-    assert output.count("It does not fit into 1.05 MB.") == 2 and "not shown" not in output
+    assert output.count("It does not fit into 1MiB.") == 2 and "not shown" not in output
 
 
 def test_batch_sizes_are_filled_in_and_the_largest_one_that_fits_is_found(script, capsys):
@@ -105,6 +106,91 @@ def test_batch_sizes_are_filled_in_and_the_largest_one_that_fits_is_found(script
     assert lines[0].split() == ["batch", "size", "O0"] and [line.split()[0] for line in lines[1:3]] == ["4", "64"]
     assert 4 < int(lines[3].split()[-1]) < 64
     assert lines[2].split()[1].startswith("(")
+
+
+WITHOUT_APEX = """
+import argparse
+import numpy
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=2)
+batch_size = parser.parse_args().batch_size
+data, block = torch.from_numpy(numpy.arange(1000) % 50), 256
+model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.Linear(16, 64), torch.nn.Linear(64, 50))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    places = torch.randint(len(data) - block, (batch_size,))
+    inputs = torch.stack([data[place : place + block] for place in places])
+    loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), inputs.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_batches_that_are_cut_out_of_the_data_by_random_integers_have_their_size(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_APEX)
+    one, two = (estimate_command.predicted([str(script), "--batch-size", size], "O0", "cuda") for size in "24")
+    assert one["notes"] == [] and one["by_kind"]["activations"] > 2 * 256 * (16 + 64 + 50) * 4
+    assert two["by_kind"]["activations"] == pytest.approx(2 * one["by_kind"]["activations"], rel=0.01)
+
+
+def test_a_script_without_apex_is_predicted_at_levels_with_the_largest_batch_of_its_own_option(tmp_path, capsys):
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_APEX)
+    assert cli.main(["estimate", "--memory", "8MiB", str(script)]) == 0
+    output, told = capsys.readouterr()
+    assert [f"Predicted at {level} " in output for level in ("O0", "O1", "O2")] == [True] * 3
+    assert output.count("It fits into 8MiB.") == 3
+    sizes = [int(line.split()[-1]) for line in output.splitlines() if "The largest --batch-size that fits" in line]
+    assert len(sizes) == 3 and 2 < sizes[0] < min(sizes[1:])
+    assert "O0, batch size 1: " in told
+
+
+@pytest.mark.parametrize(
+    "places, told",
+    [
+        ("(torch.rand(batch_size) * 700).long()", "The step's batches, or other tensors, are empty"),
+        ("torch.arange(7)", "does not grow with the batch size"),
+    ],
+)
+def test_empty_batches_and_those_of_another_size_than_asked_are_refused(tmp_path, capsys, places, told):
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_APEX.replace("torch.randint(len(data) - block, (batch_size,))", places))
+    assert cli.main(["estimate", "--opt-level", "O0", "--memory", "1GiB", str(script), "--batch-size", "{batch}"]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, option, searched",
+    [
+        (["--batch_size", "8", "--lr", "1"], "--batch_size", ["--batch_size", "{batch}", "--lr", "1"]),
+        (["--train-batch-size=8"], "--train-batch-size", ["--train-batch-size={batch}"]),
+        (["--eval-batch-size", "8"], "--batch-size", ["--eval-batch-size", "8", "--batch-size", "{batch}"]),
+    ],
+)
+def test_the_batch_size_is_found_in_the_arguments_or_in_the_options_that_the_script_declares(
+    tmp_path, arguments, option, searched
+):
+    script = tmp_path / "train.py"
+    script.write_text(WITHOUT_APEX)
+    found = batch_option.with_batch_placeholder([str(script)] + arguments, "{batch}")
+    assert found == (option, [str(script)] + searched)
+    script.write_text("")
+    assert batch_option.with_batch_placeholder([str(script)], "{batch}") == (None, [str(script)])
+
+
+def test_ctrl_c_tells_which_batch_size_fits_so_far(script, capsys, monkeypatch):
+    def made(command, level, device):
+        if command[-1] != "1":
+            raise KeyboardInterrupt
+        return {"by_kind": {"activations": 1}, "at_peak": {"activations": 1}, "notes": []}
+
+    monkeypatch.setattr(estimate_command, "predicted", made)
+    assert cli.main(["estimate", "--memory", "1GiB", "--opt-level", "O1", script, "{batch}"]) == 130
+    assert "O1: 1 fits, or more\nampcompat estimate: interrupted\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

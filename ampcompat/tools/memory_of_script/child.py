@@ -17,6 +17,7 @@ from ...abtest.running.subprocess_child import run_script
 from ...engine.session import process_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors
+from ..forced_levels.forced_level import forced
 from ..memory.formulas import during_training
 from ..memory_on_fake_tensors import fake_step
 from ..memory_on_fake_tensors.assumed_values import AssumedValues
@@ -24,13 +25,17 @@ from .loading import load_real_data
 from .step_recorder import StepMeasured, StepRecorder
 
 NO_STEP = "The script ended before a second optimizer.step() after amp.initialize, so no step was measured."
+EMPTY = (
+    "The step's batches, or other tensors, are empty: the script reads integers from tensors whose values are not "
+    "known (`Tensor.item()`), and these are taken as 1. So there is no prediction."
+)
 
 
 def main(arguments):
     """Do the task in the first argument; return the exit code."""
     task = json.loads(arguments[0])
     process_state.set_command_line(opt_level=task["opt_level"])
-    event = _outcome(task["command"], task["options"]["counted_as"])
+    event = _outcome(task["command"], task["opt_level"], task["options"]["counted_as"])
     with contextlib.closing(EventWriter(task["event_log"])) as events:
         events.write(event)
         if "end" not in event:
@@ -38,16 +43,19 @@ def main(arguments):
     return 1 if "end" in event else 0
 
 
-def _outcome(command, counted_as):
+def _outcome(command, level, counted_as):
     """Return the event of the result, or of a run that failed."""
     recorder = StepRecorder(counted_as)
     try:
         fake_tensors.require()
         with ExitStack() as contexts:
             values = _enter(contexts, counted_as, recorder)
+            contexts.enter_context(forced(level))
             run_script(command)
     except StepMeasured:
         usage = recorder.usage
+        if values.has_emptied:
+            return _failed(EMPTY)
         return _found(recorder, usage.at_peak, usage.peak_by_kind, fake_step.assumptions(values))
     except SystemExit as error:
         return _failed(f"The script exited, with {error.code!r}, before a step was measured.")

@@ -8,6 +8,7 @@ The values are those of a normal step: everything is finite and nothing overflow
 import torch
 
 from ...support.torch_compat import fake_tensors, features
+from .known_integers import KnownIntegers
 
 if features.has_dispatch_modes():
     from torch.utils._python_dispatch import TorchDispatchMode as _Mode
@@ -19,11 +20,12 @@ _FALSE = frozenset(["any", "isnan", "isinf", "ne", "logical_not", "bitwise_not"]
 
 
 class AssumedValues(_Mode):
-    """A context manager in which ``item()`` of a fake tensor is 1, or the boolean of a finite step.
+    """A context manager in which ``item()`` of a fake tensor is 1, a known integer, or as in a finite step.
 
     Attributes:
         failed: the name of the last operation that raised an error, or None.
-        integers_read: how many integers were read from tensors: sizes may depend on them.
+        has_emptied: whether a tensor without elements was created after such an integer was read.
+        integers_read: how many unknown integers were read from tensors: sizes may depend on them.
     """
 
     def __init__(self):
@@ -32,7 +34,9 @@ class AssumedValues(_Mode):
         super().__init__()
         self.failed = None
         self.integers_read = 0
+        self.has_emptied = False
         self._false = WeakTensorKeyDictionary()
+        self._known = KnownIntegers()
         self._no_value = fake_tensors.data_dependent_error()
         self._loses_versions = fake_tensors.loses_versions()
         self._written_lists = {}  # function -> places of the lists of tensors that it writes
@@ -42,6 +46,10 @@ class AssumedValues(_Mode):
         device = fake_tensors.answered_device(function, args)
         if device is not None:
             return device
+        if function is torch.ops.aten._local_scalar_dense.default:
+            known = self._known.value_of(args[0])
+            if known is not None:
+                return known
         try:
             result = function(*args, **(kwargs or {}))
         except self._no_value:
@@ -56,6 +64,9 @@ class AssumedValues(_Mode):
             raise
         if self._loses_versions:
             self._count_versions(function, args)
+        if self.integers_read and isinstance(result, torch.Tensor) and not result.numel():
+            self.has_emptied = True
+        self._known.compute(function, args, kwargs or {}, result)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
             if function.__name__.partition(".")[0] in _FALSE:
                 self._false[result] = True

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ...errors import AmpValueError
+from ...errors import AmpError, AmpValueError
 from ..memory.bytes_by_kind import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -13,6 +13,9 @@ _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})
 
 #: The largest batch size of the search.
 LARGEST = 1 << 20
+
+#: Where the peak does not grow up to this multiple of a batch size, it does not depend on the batch size.
+FLAT = 64
 
 
 def parse_size(size):
@@ -33,7 +36,7 @@ def parse_size(size):
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
-def largest_batch(peak_of, limit, known=()):
+def largest_batch(peak_of, limit, known=(), precision=0.0):
     """Return the largest batch size whose peak is at most ``limit`` bytes, from 0 to ``LARGEST``.
 
     Peaks are assumed to grow with the batch size. They are nearly proportional to it, so only few are computed: the
@@ -42,14 +45,23 @@ def largest_batch(peak_of, limit, known=()):
     Args:
         peak_of: a function: batch size -> bytes.
         known: already known ``{batch size: bytes}``.
+        precision: the result may be smaller by this share.
+
+    Raises:
+        AmpError: the peak does not grow with the batch size.
     """
     known = dict(known)
     while True:
         fitting = sorted(size for size, peak in known.items() if peak <= limit)
         exceeding = min([size for size, peak in known.items() if peak > limit], default=LARGEST + 1)
         fits = fitting[-1] if fitting else 0
-        if exceeding - fits <= 1:
+        if exceeding - fits <= max(1, precision * fits):
             return fits
+        if fitting and known[fitting[0]] == known[fits] and fits >= FLAT * fitting[0]:
+            raise AmpError(
+                f"the predicted peak is {format_bytes(known[fits])} at batch sizes {fitting[0]:,} and {fits:,}: it "
+                "does not grow with the batch size. Does the script use the number that it is given?"
+            )
         guess = _next_guess(known, limit, fitting, exceeding)
         known[guess] = peak_of(guess)
 
@@ -65,6 +77,8 @@ def _next_guess(known, limit, fitting, exceeding):
         low, high = fitting[-2:]
     else:
         return min(2 * fits, LARGEST)
+    if exceeding > LARGEST and known[high] == known[low]:
+        return min(LARGEST, FLAT * high)
     per_item = max((known[high] - known[low]) / (high - low), 1)
     guess = fits + int((limit - known[fits]) / per_item)
     if exceeding > LARGEST:  # beyond the limit: at least twice as far, since a small batch may not determine the peak
@@ -79,6 +93,7 @@ class BatchTable:
     Attributes:
         peaks: ``{(level, batch size): bytes}``.
         memory: the available bytes, or None.
+        given: the memory as it was given, for the text; None: as bytes.
         largest: ``{level: the largest batch size that fits into memory}``; empty without ``memory``.
         notes: sentences on what was assumed.
     """
@@ -87,6 +102,7 @@ class BatchTable:
     memory: Optional[int] = None
     largest: Dict[str, int] = field(default_factory=dict)
     notes: List[str] = field(default_factory=list)
+    given: Optional[str] = None
 
     def table(self) -> str:
         """Return a table of levels x batch sizes as text; peaks that do not fit are in brackets."""
@@ -95,15 +111,15 @@ class BatchTable:
         rows = [["batch size"] + levels]
         rows += [[str(size)] + [self._cell(level, size) for level in levels] for size in sizes]
         if self.memory is not None:
-            rows.append(["largest that fits"] + [_shown(self.largest[level]) for level in levels])
+            rows.append(["largest that fits"] + [shown_batch(self.largest[level]) for level in levels])
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [
             "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
             for row in rows
         ]
         if self.memory is not None:
-            told = "Memory: {} ({:.2f} GiB). Peaks that do not fit are in brackets."
-            lines.append(told.format(format_bytes(self.memory), self.memory / 2**30))
+            told = "Memory: {}. Peaks that do not fit are in brackets."
+            lines.append(told.format(self.given or format_bytes(self.memory)))
         return "\n".join(lines + self.notes)
 
     __str__ = table
@@ -116,17 +132,19 @@ class BatchTable:
         return shown if fits else f"({shown})"
 
 
-def _shown(batch):
+def shown_batch(batch):
+    """Return the largest batch size of a search as text."""
     return "none" if not batch else "{:,}{}".format(batch, " or more" if batch == LARGEST else "")
 
 
-def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memory=None):
+def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memory=None, precision=0.0):
     """Return a ``BatchTable``.
 
     Args:
         peak_of: a function: (level, batch size) -> bytes.
         levels, batch_sizes: of the table.
         memory: bytes or None.
+        precision: as for ``largest_batch``.
     """
     peaks = {(level, size): peak_of(level, size) for level in levels for size in batch_sizes}
     if memory is None:
@@ -135,5 +153,5 @@ def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memo
     largest = {}
     for level in levels:
         of_level = {size: peaks[level, size] for size in batch_sizes}
-        largest[level] = largest_batch(functools.partial(peak_of, level), limit, of_level)
-    return BatchTable(peaks, limit, largest)
+        largest[level] = largest_batch(functools.partial(peak_of, level), limit, of_level, precision)
+    return BatchTable(peaks, limit, largest, given=memory if isinstance(memory, str) else None)
