@@ -15,7 +15,12 @@ _made = weakref.WeakSet()  # functions that ``_counting`` has returned
 
 
 def count(tensors, patches):
-    """Let foreach functions in place move version counters on the devices of ``tensors``; undone by ``patches``."""
+    """Let foreach functions in place move version counters on the devices of ``tensors``; undone by ``patches``.
+
+    Old torch cannot move a counter alone; its foreach functions, which torch 1.7 has on the CPU, are left as they are.
+    """
+    if not hasattr(getattr(torch.autograd, "graph", None), "increment_version"):
+        return
     if not all([features.foreach_moves_versions(each) for each in {tensor.device.type for tensor in tensors}]):
         for name in dir(torch):
             if name.startswith("_foreach_") and name.endswith("_"):
