@@ -83,8 +83,8 @@ def test_a_detector_trains_and_finds_boxes(setting):
     first = detection_loss(detector()).item()
     with session_of(setting):
         model = detector()
-        # torchvision's own checks know no boxes in bfloat16.
-        options = {"keep_fp32": ["roi_heads"]} if setting.level == "O5" else {}
+        # torchvision's own checks, and its kernels on a CPU, know no boxes in bfloat16.
+        options = {"keep_fp32": ["rpn", "roi_heads"]} if setting.level == "O5" else {}
         model, optimizer = initialize(setting, model, optimizer_of(model), **options)
         losses = iterate(model, optimizer, detection_loss, 3)
         assert all(map(math.isfinite, losses)) and abs(losses[0] - first) < 0.2 * first
