@@ -296,7 +296,7 @@ FAULTS_OF_TRAINING = [
     ),
     Fault(
         "masters stay in the optimizer after the session",
-        "OptimizerMasters.release",
+        "OptimizerMasters._return_params",
         'group["params"][index] = pair.model',
         "pass",
         CLOSING,
