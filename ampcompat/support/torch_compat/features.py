@@ -16,7 +16,9 @@ from packaging.version import Version
 
 from .thread_context import recording_gradients, tried_once
 
-_cuda_is_available = torch.cuda.is_available  # the original, before ``cuda_redirect`` replaces it
+# The originals, before ``cuda_redirect`` replaces them.
+_cuda_is_available = torch.cuda.is_available
+_foreach_unscale = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
 
 
 class Facts(NamedTuple):
@@ -266,13 +268,12 @@ def has_foreach_unscale(device_type, dtype=torch.float32):
 
     The factor is float32.
     """
-    fused = getattr(torch, "_amp_foreach_non_finite_check_and_unscale_", None)
-    if fused is None:
+    if _foreach_unscale is None:
         return False
     found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
     tensor = torch.ones(1, device=device_type, dtype=dtype)
     try:
-        fused([tensor], found, factor)
+        _foreach_unscale([tensor], found, factor)
         tensor.tolist()
     except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3; xla: no mix of dtypes
         return False
