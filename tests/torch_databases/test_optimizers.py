@@ -62,7 +62,8 @@ def test_every_configuration_trains_as_in_float32(level):
             far.setdefault(each.info.optim_cls.__name__, []).append(far_as)
     expected = {name: bounds[level] for name, bounds in WIDER_BOUNDS.items() if level in bounds}
     assert {name: distances for name, distances in far.items() if max(distances) > expected.get(name, 0)} == {}
-    assert set(expected) - set(far) == set(), "listed with a wider bound, but near enough without it"
+    present = {each.info.optim_cls.__name__ for each in configurations()}  # the database grows with the releases
+    assert present.intersection(expected) - set(far) == set(), "listed with a wider bound, but near enough without it"
 
 
 def differs_after_overflows(configuration, level):
