@@ -39,7 +39,7 @@ HEAD = '''"""The rows of the op table that torch's autocast applies by itself, b
 Written by ``.ci/record_autocast.py``, which says when a row is among them.
 """
 
-# (("RELEASE DEVICE", ...), owner, names)
+# ("RELEASE DEVICE, ...", owner, names)
 ROWS_OF_AUTOCAST = (
 '''
 
@@ -91,17 +91,13 @@ def recorded():
     return found
 
 
-def _tuple(names):
-    return "({},)".format(", ".join(f'"{name}"' for name in names))
-
-
 def write(found):
     """Write the file again, with the records of other releases as they are."""
     release = ".".join(features.version().split(".")[:2])
     places = collections.defaultdict(set)  # row -> {"RELEASE DEVICE"}
     for which, owner, names in ROWS_OF_AUTOCAST:
         for name in names.split():
-            places[owner, name].update(each for each in which if each.split()[0] != release)
+            places[owner, name].update(each for each in which.split(", ") if each.split()[0] != release)
     for device, rows in found.items():
         for row in rows:
             places[tuple(row.rsplit(".", 1))].add(f"{release} {device}")
@@ -113,13 +109,13 @@ def write(found):
     for (which, owner), names in sorted(groups.items()):
         text = textwrap.wrap(" ".join(sorted(names)), 100)
         quoted = "\n".join('        "{}{}"'.format(line, "" if line is text[-1] else " ") for line in text)
-        lines.append(f'    (\n        {_tuple(which)},\n        "{owner}",\n{quoted},\n    ),\n')
+        lines.append(f'    (\n        "{", ".join(which)}",\n        "{owner}",\n{quoted},\n    ),\n')
     FILE.write_text("".join(lines) + ")\n", encoding="utf-8")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--write", action="store_true", help=f"write {FILE.name}; format it afterwards")
+    parser.add_argument("--write", action="store_true", help=f"write {FILE.name}")
     options = parser.parse_args()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, on deprecated names

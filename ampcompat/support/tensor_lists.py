@@ -170,13 +170,13 @@ def check_and_scale_(tensors, factor, found):
     """Multiply tensors (one device, one dtype) by ``factor`` in place; set ``found`` to 1 if one has inf or nan.
 
     Args:
-        tensors: dense floating or complex tensors.
+        tensors: dense floating or complex tensors, at least one.
         factor: a float, or a tensor of shape ().
         found: a float32 tensor of shape () on their device.
     """
     tensors = _real(tensors)
-    device_type, dtype = found.device.type, tensors[0].dtype if tensors else torch.float32
-    if features.has_foreach_unscale(device_type, dtype):
+    device_type = found.device.type
+    if features.has_foreach_unscale(device_type, tensors[0].dtype):
         if isinstance(factor, torch.Tensor):
             factor = factor.to(found.device, torch.float32)
         else:

@@ -134,7 +134,7 @@ def rows_of_autocast(version, device_types):
     found = [set() for _ in device_types]
     for which, owner, names in ROWS_OF_AUTOCAST:
         for device_type, rows in zip(device_types, found):
-            if "{}.{} {}".format(*version.split(".")[:2], device_type) in which:
+            if "{}.{} {}".format(*version.split(".")[:2], device_type) in which.split(", "):
                 rows.update(f"{owner}.{name}" for name in names.split())
     return frozenset(set.intersection(*found)) if found else frozenset()
 
