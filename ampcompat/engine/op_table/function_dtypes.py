@@ -131,7 +131,7 @@ WRITTEN = (
         "avg_pool3d max_pool3d",
         "as the other pools; old torch has no half kernels on the CPU",
     ),
-    (TORCH, PASSTHROUGH, "trace", "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone"),
+    (TORCH, FLOAT32_INSIDE, "trace", "CPU autocast casts it to float32; old torch has no half kernel on the CPU"),
 )
 
 #: Promoted functions whose arguments torch promotes by itself, in these operators and in their in-place forms too: its
