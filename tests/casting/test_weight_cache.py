@@ -177,7 +177,7 @@ def through_numpy(model):
 
 
 def through_dlpack(model):
-    dlpack = pytest.importorskip("torch.utils.dlpack")
+    dlpack = pytest.importorskip("torch.utils.dlpack", reason="this torch has no DLPack")
     dlpack.from_dlpack(dlpack.to_dlpack(model.weight.detach())).fill_(5.0)
 
 
