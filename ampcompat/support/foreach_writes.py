@@ -35,8 +35,9 @@ def _counting(function):
     def counting(self, *args, **kwargs):
         before = [tensor._version for tensor in self]
         result = function(self, *args, **kwargs)
-        unmoved = [tensor for tensor, version in zip(self, before) if tensor._version == version]
-        torch.autograd.graph.increment_version(unmoved)
+        for tensor, version in zip(self, before):
+            if tensor._version == version:
+                torch.autograd.graph.increment_version(tensor)  # takes several only since torch 2.5
         return result
 
     _made.add(counting)

@@ -298,13 +298,15 @@ class Machine(SessionMachine):
     @precondition(lambda self: self.overflowed is None)
     @rule(name=names, how=st.sampled_from(["add", "zero", "replace", "remove"]))
     def change_gradient(self, name, how):
-        for script in self.scripts:
-            param = script.param(name)
+        params = [script.param(name) for script in self.scripts]
+        if any(param.grad is None for param in params):
+            how = "remove"  # one alone has zeros after a skipped step, where ``zero_grad`` keeps tensors
+        for param in params:
             if how == "remove":
                 param.grad = None
-            elif param.grad is not None and how == "replace":
+            elif how == "replace":
                 param.grad = torch.full_like(param.grad, UNIT)
-            elif param.grad is not None:
+            else:
                 param.grad.zero_() if how == "zero" else param.grad.add_(UNIT)
 
     @precondition(lambda self: self.overflowed is None)

@@ -55,18 +55,19 @@ def _float(function, caster, key=None):
 
     @functools.wraps(function)
     def in_float(*args, **kwargs):
+        tracing = is_tracing()  # first: torch.compile cannot guard on all that follows
         if (
-            local.entered is switch.devices
+            not tracing
+            and local.entered is switch.devices
             and key in switch.devices.rows
             and args
             and type(args[0]) in PLAIN_TENSORS
-            and not is_tracing()
         ):
             return function(*args, **kwargs)
         first = args[0] if args else None
         # As ``is_exempt`` in the most common case, without a call of a Python function.
         if (
-            is_tracing()
+            tracing
             or local.off
             or not (type(first) in PLAIN_TENSORS and switch.devices.has(first) and first.dim())
             or (flags is not None and not flags.is_enabled())
