@@ -1,4 +1,4 @@
-"""Record which functions torch's autocast casts, as torch's own tests list them, and write docs/autocast_lists.md.
+"""Record which functions torch's autocast casts, as torch's own tests list them, and write docs/machine.md.
 
     python .ci/autocast_lists.py 2.4.1    # record a release; without one, write the page's table again
     python .ci/autocast_lists.py 2.13.0 --file torch/testing/_internal/autocast_test_lists.py   # of an installed torch
@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 from ampcompat.engine.op_table import expansion  # noqa: E402
 
 RECORDS = ROOT / ".ci" / "autocast_lists.json"
-PAGE = ROOT / "docs" / "autocast_lists.md"
-BEGIN, END = "<!-- table: .ci/autocast_lists.py -->\n", "<!-- end of the table -->\n"
+PAGE = ROOT / "docs" / "machine.md"
+BEGIN, END = "<!-- table: .ci/autocast_lists.py -->\n", "<!-- end of .ci/autocast_lists.py -->\n"
 
 LISTS = "torch/testing/_internal/autocast_test_lists.py"
 DEVICES = {"AutocastTestLists": "CUDA", "AutocastCPUTestLists": "CPU"}

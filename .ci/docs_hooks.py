@@ -1,9 +1,16 @@
-"""Hooks of mkdocs: the version in the footer, and a link back from the example of a report, a page of its own."""
+"""Hooks of mkdocs: pages that are built, the version in the footer, and a link back from the example of a report."""
 
 import pathlib
 import re
+import sys
+
+from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / ".ci"))
+
+import built_pages  # noqa: E402
+
 BACK = '<p style="margin:12px 16px;font:14px sans-serif"><a href="ab/index.html">← Documentation of ampcompat</a></p>'
 
 
@@ -12,6 +19,13 @@ def on_config(config):
     source = (ROOT / "ampcompat" / "__init__.py").read_text(encoding="utf-8")
     config.copyright = "ampcompat " + re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE).group(1)
     return config
+
+
+def on_files(files, config):
+    """Add the pages that are not stored."""
+    for name, content in built_pages.pages().items():
+        files.append(File.generated(config, name, content=content))
+    return files
 
 
 def on_post_build(config):

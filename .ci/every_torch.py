@@ -3,7 +3,7 @@
     python .ci/every_torch.py 2.4 2.6     # the last patch releases of 2.4 and 2.6
     python .ci/every_torch.py --missing   # each release without a record, the newest first
     python .ci/every_torch.py --failed 2.4   # only what failed in its last run, with what is committed now
-    python .ci/every_torch.py --table     # write docs/torch_versions.md from the records again
+    python .ci/every_torch.py --table     # write docs/machine.md from the records again
 
 A release is the session ``torch-X.Y.Z`` of noxfile.py: a fresh environment with the Python that .ci/torch_versions.txt
 names. It runs in a clone of the current commit, so that a record says what was tested, and both are removed afterwards:
@@ -30,10 +30,10 @@ import pytest_results
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = ROOT / ".ci" / "torch_versions.txt"
 RESULTS = ROOT / ".ci" / "torch_results.json"
-PAGE = ROOT / "docs" / "torch_versions.md"
+PAGE = ROOT / "docs" / "machine.md"
 TIME_LIMIT = ROOT / ".ci" / "time_limit.py"
 TIME_IS_OVER = 124  # the exit code of time_limit.py
-BEGIN, END = "<!-- table: .ci/every_torch.py -->\n", "<!-- end of the table -->\n"
+BEGIN, END = "<!-- table: .ci/every_torch.py -->\n", "<!-- end of .ci/every_torch.py -->\n"
 
 #: What a release may lack, and an expression that is true where it has it. Run in the environment of the release.
 FEATURES = {

@@ -1,15 +1,15 @@
-"""Writes the README's table of supported parts of Apex from the files of the alias package ``ampcompat/apex/site``.
+"""Writes the table of the parts of Apex in docs/apex_scripts.md, from the files of the package ``ampcompat/apex/site``.
 
     python .ci/readme_support.py
 
-A test compares the README with ``rows()``.
+A test compares the page with ``rows()``.
 """
 
 import pathlib
 
 from ampcompat.tools.check import alias_names
 
-README = pathlib.Path(__file__).resolve().parents[1] / "README.md"
+PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "apex_scripts.md"
 BEGIN, END = "<!-- what .ci/readme_support.py writes -->\n", "<!-- end of what it writes -->\n"
 
 #: Compiled modules: what Apex's own Python code and a few scripts call of them.
@@ -62,10 +62,10 @@ def _listed(names):
 
 
 def write():
-    """Put the table into its place in the README."""
-    head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    """Put the table into its place on the page."""
+    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     tail = rest.partition(END)[2]
-    README.write_text(head + BEGIN + "\n".join(rows()) + "\n" + END + tail, encoding="utf-8")
+    PAGE.write_text(head + BEGIN + "\n".join(rows()) + "\n" + END + tail, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Runs the commands that the README shows from check to plain torch, and writes what they print into the README.
+"""Runs the commands that the README shows, and writes what they print into the README.
 
     python benchmarks/readme_path.py [--print]
 
-Of each command the result is kept, and "…" stands for what is left out. It takes two to three minutes. With ``--print``
-the README stays as it is.
+Of ``ab`` at the top the table and the verdicts are kept, of each command from check to plain torch the result, and "…"
+stands for what is left out. It takes two to three minutes. With ``--print`` the README stays as it is.
 """
 
 import argparse
@@ -16,13 +16,14 @@ from printed_commands import ROOT, printed, write_between
 
 README = os.path.join(ROOT, "README.md")
 BEGIN, END = "<!-- what benchmarks/readme_path.py prints -->\n", "<!-- end of what it prints -->\n"
+BEGIN_AB, END_AB = "<!-- what benchmarks/readme_path.py prints of ab -->\n", "<!-- end of what it prints of ab -->\n"
 
 #: Commands after ``ampcompat``, in a folder with a copy of the script, and the lines, or beginnings of lines, to show.
 SCRIPT, NEW = "char_transformer.py", "plain_torch.py"
+AB = (f"ab --levels O0,O1,O2,O3 --steps 100 {SCRIPT} --eps 1e-8", r"(level|O\d|\*|Accepted|Take|No advice).*")
 STEPS = (
     (f"check --brief {SCRIPT}", "Runs unchanged.*|Does not run.*"),
     (f"run {SCRIPT} --steps 100", "validation loss.*"),
-    (f"ab --levels O0,O1,O2 {SCRIPT} --steps 100", "(Accepted|Take|No advice).*"),
     (f"migrate {SCRIPT} -o {NEW}", rf"wrote {NEW}"),
     (f"ab --against {NEW} {SCRIPT} --steps 100", rf"{NEW} (trains|does not train) like .*? %\."),
 )
@@ -45,16 +46,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--print", action="store_true", dest="only_prints")
     options = parser.parse_args()
-    lines = []
+    shown_by = []
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "examples", SCRIPT), os.path.join(folder, SCRIPT))
-        for command, pattern in STEPS:
+        for command, pattern in (AB, *STEPS):
             text = printed(folder, command, has_stderr=command.startswith("migrate"))
             found = [f"$ ampcompat {command}"] + shown(text, pattern)
             print("\n".join(found), flush=True)
-            lines += found
+            shown_by.append("".join(f"{line}\n" for line in found))
     if not options.only_prints:
-        write_between(README, BEGIN, END, "```console\n" + "".join(f"{line}\n" for line in lines) + "```\n")
+        write_between(README, BEGIN_AB, END_AB, f"```console\n{shown_by[0]}```\n")
+        write_between(README, BEGIN, END, "```console\n" + "".join(shown_by[1:]) + "```\n")
     return 0
 
 

@@ -1,4 +1,5 @@
-"""The results of an A/B run as dataclasses; ``Report`` writes and reads them as JSON (docs/report_format.md)."""
+"""The results of an A/B run as dataclasses; ``Report`` writes and reads them as JSON. The comments on
+fields are the text of the page that .ci/report_format.py makes."""
 
 import functools
 import gzip
@@ -60,75 +61,79 @@ def _bytes():
 class Memory:
     """Bytes by kind at the peak of a step; None means not measured."""
 
-    parameters: Optional[int] = _bytes()
-    gradients: Optional[int] = _bytes()
-    masters: Optional[int] = _bytes()
-    optimizer: Optional[int] = _bytes()
-    activations: Optional[int] = _bytes()
-    buffers: Optional[int] = _bytes()  # half copies of weights and temporary tensors too
-    peak_total: Optional[int] = _bytes()
-    cuda_allocated: Optional[int] = _bytes()
-    cuda_reserved: Optional[int] = _bytes()
-    fragmentation: Optional[float] = special(optional(SHARE), default=None)  # of what CUDA's allocator reserved
+    parameters: Optional[int] = _bytes()  # weights, in the model's dtypes
+    gradients: Optional[int] = _bytes()  # gradients of weights and masters
+    masters: Optional[int] = _bytes()  # float32 master weights
+    optimizer: Optional[int] = _bytes()  # state of the optimizers
+    activations: Optional[int] = _bytes()  # tensors that the forward pass saves for the backward pass
+    buffers: Optional[int] = _bytes()  # model buffers, half copies of weights and temporary tensors, together
+    peak_total: Optional[int] = _bytes()  # the peak of their sum
+    cuda_allocated: Optional[int] = _bytes()  # the peak of what torch's allocator had allocated
+    cuda_reserved: Optional[int] = _bytes()  # the peak of what it had reserved
+    fragmentation: Optional[float] = special(optional(SHARE), default=None)  # the share of it that was not allocated
 
 
 @dataclass
 class Finding:
     """What the diagnosis reports for a step: why it was skipped, or that a value has grown."""
 
-    step: int = 0
-    text: str = ""
+    step: int = 0  # its number, from 0
+    text: str = ""  # what happened, and what to try
 
 
 @dataclass
 class Speed:
     """The speed as a multiple of the baseline's: above 1 is faster."""
 
-    ratio: float = 1.0
-    interval: Optional[Tuple[float, float]] = None  # 95 %; None if there was a single round
+    ratio: float = 1.0  # the baseline's median step time divided by this one's, over rounds
+    interval: Optional[Tuple[float, float]] = None  # 95 %; null if there was a single round
 
 
 @dataclass
 class Equivalence:
     """Whether a row ends within the tolerance of the baseline."""
 
-    result: str = special(choice("shown", "refuted", "not shown"), default="not shown")
+    result: str = special(choice("shown", "refuted", "not shown"), default="not shown")  # within the tolerance
     difference: Optional[float] = None  # of the end of the loss, or of the target's metric, as a share
-    interval: Optional[Tuple[float, float]] = None  # of the difference, 95 %
-    seeds: int = 1
-    seeds_needed: Optional[int] = None  # the number that would show it
+    interval: Optional[Tuple[float, float]] = None  # of the difference, 95 %; null if unknown
+    seeds: int = 1  # the number of seeds used
+    seeds_needed: Optional[int] = None  # the number that would show it; null if it is refuted or no number would
 
 
 @dataclass
 class OpDifference:
     """An operation of a step whose result is not the baseline's."""
 
-    module: Optional[str] = None  # None outside every model
-    op: str = ""
-    direction: str = special(choice("forward", "backward"), default="forward")
-    introduced: float = 0.0  # root mean square, over eps of ``unit`` times that of the baseline's result
-    inherited: float = 0.0
-    unit: str = "float32"
-    told: str = ""  # what is wrong with it
-    kernel: str = ""
-    call: int = 0
-    line: str = ""  # "FILE:LINE"
+    module: Optional[str] = None  # the module's name; null outside every model
+    op: str = ""  # the function called, such as `softmax`
+    direction: str = special(choice("forward", "backward"), default="forward")  # the pass in which it runs
+    #: its error on the baseline's inputs, as the root mean square of the error, over eps of `unit` times that of
+    #: the baseline's result
+    introduced: float = 0.0
+    inherited: float = 0.0  # the error that its own inputs add to that
+    unit: str = "float32"  # the dtype of its rounding
+    told: str = ""  # what is wrong with it; empty if the error is its dtype's rounding
+    kernel: str = ""  # its name in `torch.ops`
+    call: int = 0  # which call of the module in the step, from 0
+    line: str = ""  # `FILE:LINE` of the script; for a gradient, that of the forward pass
     source: str = ""  # this line
-    shapes: List[List[int]] = field(default_factory=list)
-    dtypes: List[str] = field(default_factory=list)
+    shapes: List[List[int]] = field(default_factory=list)  # of its tensors, the result last
+    dtypes: List[str] = field(default_factory=list)  # of the same tensors
 
 
 @dataclass
 class StepComparison:
     """What was compared by `ab --first-difference`."""
 
-    baseline: str = "O0"
-    row: str = ""
-    step: int = 1
-    checked: int = 0
-    unchecked: int = 0
-    left_out: int = 0
+    baseline: str = "O0"  # the row to compare with
+    row: str = ""  # the level or variant
+    step: int = 1  # the number of the optimizer step, from 0
+    checked: int = 0  # operations that were repeated on the baseline's inputs
+    unchecked: int = 0  # operations that could not be repeated: other shapes, or tensors left out
+    left_out: int = 0  # tensors beyond the limit of the temporary folder
+    #: the first operation that only one of the two has, or that has different shapes or data
     parted: Optional[OpDifference] = None
+    #: the ten operations with the largest introduced errors, relative to their results
     largest: List[OpDifference] = field(default_factory=list)
 
 
@@ -136,33 +141,40 @@ class StepComparison:
 class Run:
     """One level of a script, trained once. Long series are stored in arrays, whatever sequence type is passed."""
 
-    status: str = special(choice(*STATUSES), default="ok")
-    error: Optional[str] = None  # in one line
-    traceback: Optional[str] = None
-    backend: Optional[str] = None
-    loss: List[Tuple[int, int, float]] = special(LOSSES, default_factory=list)  # (step, loss_id, unscaled loss)
+    status: str = special(choice(*STATUSES), default="ok")  # how it ended; stopped means by `--steps`
+    error: Optional[str] = None  # the error of a failed run, in one line
+    traceback: Optional[str] = None  # the whole traceback
+    backend: Optional[str] = None  # the cast backend
+    #: the unscaled losses, one per `scale_loss`
+    loss: List[Tuple[int, int, float]] = special(LOSSES, default_factory=list)
+    #: the loss scale of each of these losses
     scale: List[Tuple[int, int, float]] = special(LOSSES, default_factory=list)
-    skipped: List[int] = field(default_factory=list)
+    skipped: List[int] = field(default_factory=list)  # steps that were skipped
+    #: from the end of a step to the end of the next
     step_seconds: List[float] = special(SECONDS, "step_microseconds", default_factory=list)
-    samples: Optional[List[int]] = special(optional(SAMPLES), default=None)  # per step
-    memory: Memory = field(default_factory=Memory)
-    measured: List[int] = field(default_factory=list)  # steps in which memory was measured
-    watched: List[int] = special(STEPS, default_factory=list)  # steps with hooks for overflows
-    metrics: Dict[str, List[Tuple[int, float]]] = special(METRICS, default_factory=dict)
-    loaded: List[int] = field(default_factory=list)  # checksums of what data loaders returned in the first steps
-    inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in them
-    layers: List[Tuple[str, float]] = field(default_factory=list)  # errors, of ``--find-keep-fp32``
-    predicted: Optional[Memory] = None
+    samples: Optional[List[int]] = special(optional(SAMPLES), default=None)  # per step; null if batch sizes are unknown
+    memory: Memory = field(default_factory=Memory)  # as measured
+    measured: List[int] = field(default_factory=list)  # steps in which memory was measured, which is slow
+    watched: List[int] = special(STEPS, default_factory=list)  # steps with hooks for overflows, as in a Series
+    metrics: Dict[str, List[Tuple[int, float]]] = special(METRICS, default_factory=dict)  # what the script logged
+    #: checksums of what data loaders returned in each of the first 30 steps, 0: nothing
+    loaded: List[int] = field(default_factory=list)
+    inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in each of them
+    #: the error of each layer's output compared with float32, of `--find-keep-fp32`
+    layers: List[Tuple[str, float]] = field(default_factory=list)
+    predicted: Optional[Memory] = None  # memory predicted by the formula
     memory_notes: List[str] = field(default_factory=list)  # why the two differ
-    findings: List[Finding] = field(default_factory=list)
-    warnings: List[Finding] = field(default_factory=list)
-    checkpoints: List[str] = field(default_factory=list)  # files saved after the first step
-    identity: Dict[str, object] = field(default_factory=dict)  # what must be equal for ``--resume`` to keep the run
-    timings: Optional[List["Run"]] = None  # short runs whose times are used; None: those of the run itself
-    speed: Optional[Speed] = None
-    equivalence: Optional[Equivalence] = None
-    repeats: List["Run"] = field(default_factory=list)  # further runs with other seeds
-    verdict: str = ""
+    findings: List[Finding] = field(default_factory=list)  # why steps were skipped
+    warnings: List[Finding] = field(default_factory=list)  # values that grew towards the largest of their dtype
+    checkpoints: List[str] = field(default_factory=list)  # files that `torch.save` wrote after the first step
+    #: the values that must be equal for `ab --resume` to keep the run
+    identity: Dict[str, object] = field(default_factory=dict)
+    #: short runs, one per round, whose times are used; null: the times of the run itself
+    timings: Optional[List["Run"]] = None
+    speed: Optional[Speed] = None  # how fast a step is, as a multiple of the baseline's
+    equivalence: Optional[Equivalence] = None  # of all rows except the baseline, with `--tolerance`
+    repeats: List["Run"] = field(default_factory=list)  # further runs with other seeds, which have no repeats
+    verdict: str = ""  # how the level compares with the baseline, in one sentence
 
     def __setattr__(self, name, value):
         """Keep long series in arrays."""
@@ -197,11 +209,12 @@ class Report:
     """The runs of one script by level, and the level that the others are compared with."""
 
     environment: Dict[str, object] = field(default_factory=dict)  # versions, device, script, seed, …
-    baseline: str = "O0"
-    runs: Dict[str, Run] = field(default_factory=dict)
-    advice: str = ""  # one line each
+    baseline: str = "O0"  # the level that the others are compared with
+    runs: Dict[str, Run] = field(default_factory=dict)  # the levels
+    advice: str = ""  # which level is recommended, and remarks on the measurement; one line each
+    #: the first operation with an error that its dtype does not explain; null without one
     first_difference: Optional[OpDifference] = None
-    step_comparison: Optional[StepComparison] = None
+    step_comparison: Optional[StepComparison] = None  # what `--first-difference` compared
 
     def add(self, level, repeat, run):
         """Put the ``repeat``-th run of a level in its place; missing earlier runs count as interrupted."""

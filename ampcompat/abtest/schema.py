@@ -1,6 +1,6 @@
 """The JSON form of dataclasses, which follows from the annotations of their fields; ``special`` fields have their own.
 
-docs/report_format.md describes the forms.
+.ci/report_format.py describes the forms.
 """
 
 import functools
@@ -220,10 +220,11 @@ SECONDS = _converted(
 class Series:
     """Values by step, in columns of equal length."""
 
-    steps: List[int] = special(STEPS, default_factory=list)
+    steps: List[int] = special(STEPS, default_factory=list)  # the difference of each value's step from the previous one
+    #: the `loss_id` of each value; null for a metric
     losses: Optional[List[int]] = special(optional(_COUNTS), default=None)
-    bits: int = special(choice(32, 64), default=64)
-    values: List[float] = special(_column({int, float}), default_factory=list)
+    bits: int = special(choice(32, 64), default=64)  # of the floats; those of 32 bits are written with up to 9 digits
+    values: List[float] = special(_column({int, float}), default_factory=list)  # the values
 
     def is_consistent(self):
         """Return whether the columns have the same length."""

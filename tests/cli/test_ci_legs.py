@@ -121,7 +121,7 @@ def test_what_is_tested_is_what_is_recorded(every_torch):
     assert list(tested_releases.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
     whole = [name for name, record in results.items() if every_torch.is_clean(record) and name not in fixed]
     assert sorted(map(minor, OTHERS)) == sorted(whole), "CI draws what has passed in one run"
-    page = (ROOT / "docs" / "torch_versions.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "machine.md").read_text(encoding="utf-8")
     assert every_torch.table(results) in page, "python .ci/every_torch.py --table"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"with {len(tested_releases.TESTED)} minor releases of torch" in readme

@@ -1,4 +1,4 @@
-"""The README: its script and commands run, its links lead somewhere, its figures are those of RESULTS.md."""
+"""The README: its commands run, its links lead somewhere, its figures are those of RESULTS.md. The first script too."""
 
 import importlib.util
 import os
@@ -21,11 +21,12 @@ def read(*path):
 
 
 README = read("README.md")
+FIRST_SCRIPT = read("docs", "apex_scripts.md")
 
 
-def consoles():
-    """Return the texts of the two terminals: the example's, and the path from check to plain torch."""
-    return re.findall(r"^```console\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(text, kind):
+    """Return the blocks of a kind, such as terminals."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def module_of(*path):
@@ -42,10 +43,9 @@ def module_of(*path):
 
 
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
-def test_its_script_runs_by_its_commands_and_prints_what_they_show(tmp_path):
-    (script,) = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(tmp_path):
+    (script,), (console,) = blocks(FIRST_SCRIPT, "py"), blocks(FIRST_SCRIPT, "console")
     (tmp_path / "train.py").write_text(script)
-    console, _ = consoles()
     for shown in console.split("$ ampcompat ")[1:]:
         typed, *output = shown.splitlines()
         command, *arguments, script = typed.split()
@@ -81,14 +81,16 @@ def test_the_links_of_a_release_are_absolute():
 
 def test_the_table_of_supported_modules_is_that_of_the_alias():
     support = module_of(".ci", "readme_support.py")
-    table = README.partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
+    table = FIRST_SCRIPT.partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
     assert table == support.rows(), "run `python .ci/readme_support.py`"
 
 
 def test_the_path_has_the_commands_of_its_script_and_what_the_quick_ones_print(tmp_path, monkeypatch, capsys):
     pytest.importorskip("libcst", reason="migrate needs libcst")
     path = module_of("benchmarks", "readme_path.py")
-    _, console = consoles()
+    levels, console = blocks(README, "console")
+    assert levels.splitlines()[0] == f"$ ampcompat {path.AB[0]}", "run `python benchmarks/readme_path.py`"
+    assert "\nO3     rejected " in levels
     shown = dict(each.split("\n", 1) for each in console.split("$ ampcompat ")[1:])
     assert list(shown) == [command for command, _ in path.STEPS], "run `python benchmarks/readme_path.py`"
     monkeypatch.chdir(tmp_path)

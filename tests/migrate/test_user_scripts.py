@@ -68,7 +68,7 @@ def test_forward_passes_before_both_backward_passes_are_under_one_autocast():
 
 
 def page():
-    with open(os.path.join(FOLDER, "..", "..", "..", "docs", "migrate_to_torch.md"), encoding="utf-8") as file:
+    with open(os.path.join(FOLDER, "..", "..", "..", "docs", "migrate.md"), encoding="utf-8") as file:
         return file.read()
 
 
