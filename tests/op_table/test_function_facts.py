@@ -1,8 +1,13 @@
-"""Facts about torch's functions: one row per function."""
+"""Facts about torch's functions: each has one owner."""
 
 from ampcompat.engine.op_table import function_facts
 
 
-def test_each_function_has_one_row():
-    names = [name for row, _ in function_facts._ROWS for name in row.split()]
-    assert sorted(names) == sorted(set(names))
+def test_each_fact_about_a_function_stands_once():
+    stated = [(fact, name) for facts, names in function_facts._ROWS for name in names.split() for fact in facts]
+    assert sorted(stated) == sorted(set(stated))
+
+
+def test_a_function_has_the_facts_of_all_its_rows():
+    assert function_facts.FACTS["add"] == function_facts.FunctionFacts(adds=True, is_difference=True, keeps_sign=True)
+    assert "add" in function_facts.having("adds") and "cat" not in function_facts.having("adds")

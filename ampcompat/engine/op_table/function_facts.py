@@ -1,4 +1,4 @@
-"""What the tools must know of torch's functions, by name: a row for functions of which the same is true.
+"""What the engine and the tools must know of torch's functions, by name: a row for each fact.
 
 Importing this module does not import torch.
 """
@@ -12,16 +12,23 @@ class FunctionFacts(NamedTuple):
     is_view: bool = False  # its result has the values of the input, or some of them
     is_property: bool = False
     changes_dtype: bool = False  # of its first argument
+    follows_first: bool = False  # its result has the dtype of its first argument, whatever the others have
     is_outside_forward: bool = False  # it is not part of a forward pass
+    is_uninitialized: bool = False  # its result has no values yet
+    is_copy: bool = False  # an operator, other than a view, whose result has the values of the input
     is_composed: bool = False  # a Python function of torch.nn.functional whose inner calls are recorded
     is_unspecific: bool = False  # its name says less than those of the functions that it calls
     is_norm: bool = False  # it subtracts a mean
     is_softmax: bool = False  # or it begins with one
     is_reduction: bool = False  # it sums many numbers
+    adds: bool = False  # an operator that adds inputs or their products: that of absolute values bounds its rounding
     is_difference: bool = False  # of its inputs, which may cancel
     is_relative_to_input: bool = False  # its relative error equals the absolute error of its input
+    is_bounded: bool = False  # its result for inf is finite where that in float32 is in range: it saturates or selects
     is_bounded_below: bool = False  # its result for -inf is finite
+    removes_nan: bool = False  # or may do so
     keeps_sign: bool = False  # of inf
+    is_usually_false: bool = False  # its boolean result, in a step in which all is finite
     singular_input: Optional[int] = None  # the position of the input that must not be 0
     numbers: tuple = ()  # (position, keyword) of those that the result's dtype must be able to hold
 
@@ -36,47 +43,59 @@ _OUTSIDE_FORWARD = (
     "__format__ __repr__ __setattr__ backward empty empty_like grad item new_empty numpy register_hook retain_grad "
     "set_ share_memory_ tolist"
 )
+#: Facts and the names of the functions for which they hold, without a function's underscores, or of torch's operators.
 _ROWS = (
-    (_DATA_MOVEMENT, FunctionFacts(is_view=True)),
-    ("H T data mH mT real", FunctionFacts(is_view=True, is_property=True)),
-    ("bfloat16 double type type_as", FunctionFacts(changes_dtype=True)),
-    ("float half to", FunctionFacts(changes_dtype=True, keeps_sign=True)),
-    (_OUTSIDE_FORWARD, FunctionFacts(is_outside_forward=True)),
-    ("multi_head_attention_forward", FunctionFacts(is_composed=True, is_unspecific=True)),
-    ("normalize gumbel_softmax", FunctionFacts(is_composed=True)),
-    ("batch_norm group_norm instance_norm layer_norm", FunctionFacts(is_norm=True)),
+    (dict(is_view=True), _DATA_MOVEMENT + " H T data mH mT real"),
+    (dict(is_property=True), "H T data mH mT real"),
+    (dict(changes_dtype=True), "bfloat16 double float half to type type_as"),
+    (dict(follows_first=True), "__setitem__ embedding_bag index_fill masked_fill masked_scatter"),
+    (dict(is_outside_forward=True), _OUTSIDE_FORWARD),
+    (dict(is_uninitialized=True), "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
+    (dict(is_copy=True), "_to_copy _unsafe_view alias clone contiguous copy_ detach lift_fresh lift_fresh_copy"),
+    (dict(is_composed=True), "gumbel_softmax multi_head_attention_forward normalize"),
+    (dict(is_unspecific=True), "multi_head_attention_forward"),
+    (dict(is_norm=True, follows_first=True), "batch_norm group_norm instance_norm layer_norm"),
+    (dict(is_softmax=True), "cross_entropy log_softmax softmax"),
     (
-        "cross_entropy log_softmax softmax",
-        FunctionFacts(is_softmax=True, is_relative_to_input=True, is_bounded_below=True),
+        dict(is_reduction=True),
+        "cdist cumprod cumsum dist l1_loss logsumexp matrix_norm mean mse_loss norm prod std sum var vector_norm",
     ),
-    ("exp", FunctionFacts(is_relative_to_input=True, is_bounded_below=True)),
-    ("logsumexp", FunctionFacts(is_reduction=True, is_relative_to_input=True, is_bounded_below=True)),
-    ("celu elu selu sigmoid", FunctionFacts(is_bounded_below=True)),
-    ("relu softplus", FunctionFacts(is_bounded_below=True, keeps_sign=True)),
-    ("cat dropout leaky_relu radd stack", FunctionFacts(keeps_sign=True)),
-    ("mean sum", FunctionFacts(is_reduction=True, keeps_sign=True)),
     (
-        "cdist cumprod cumsum dist matrix_norm norm prod std var vector_norm",
-        FunctionFacts(is_reduction=True),
+        dict(adds=True),
+        "add addmm addmv baddbmm bmm convolution convolution_backward cumsum dot embedding_dense_backward index_add "
+        "mean mm mv scatter_add sub sum",
     ),
-    ("l1_loss mse_loss", FunctionFacts(is_reduction=True, is_difference=True)),
-    ("huber_loss rsub smooth_l1_loss sub subtract", FunctionFacts(is_difference=True)),
-    ("add", FunctionFacts(is_difference=True, keeps_sign=True)),
-    ("log log10 log2 rdiv reciprocal rsqrt rtruediv sqrt", FunctionFacts(singular_input=0)),
-    ("div divide true_divide truediv", FunctionFacts(singular_input=1)),
-    ("addcdiv", FunctionFacts(singular_input=2)),
-    ("fill_", FunctionFacts(numbers=((1, "value"),))),
-    ("fill_diagonal_", FunctionFacts(numbers=((1, "fill_value"),))),
-    ("full_like", FunctionFacts(numbers=((1, "fill_value"),))),
-    ("new_full", FunctionFacts(numbers=((2, "fill_value"),))),
-    ("masked_fill", FunctionFacts(numbers=((2, "value"),))),
-    ("index_fill pad scatter", FunctionFacts(numbers=((3, "value"),))),
-    ("clamp clip", FunctionFacts(numbers=((1, "min"), (2, "max")))),
-    ("clamp_min", FunctionFacts(numbers=((1, "min"),))),
-    ("clamp_max", FunctionFacts(numbers=((1, "max"),))),
+    (dict(is_difference=True), "add huber_loss l1_loss mse_loss rsub smooth_l1_loss sub subtract"),
+    (dict(is_relative_to_input=True), "cross_entropy exp log_softmax logsumexp softmax"),
+    (
+        dict(is_bounded=True),
+        "adaptive_max_pool2d amax amin arctan atan clamp clamp_max clamp_min clip erf hardsigmoid hardtanh masked_fill "
+        "max max_pool1d max_pool2d max_pool3d maximum min minimum nan_to_num relu6 sigmoid tanh threshold topk where",
+    ),
+    (
+        dict(is_bounded_below=True),
+        "celu cross_entropy elu exp log_softmax logsumexp relu selu sigmoid softmax softplus",
+    ),
+    (dict(removes_nan=True), "masked_fill nan_to_num where"),
+    (dict(keeps_sign=True), "add cat dropout float half leaky_relu mean radd relu softplus stack sum to"),
+    (dict(is_usually_false=True), "any bitwise_not isinf isnan logical_not ne"),
+    (dict(singular_input=0), "log log10 log2 rdiv reciprocal rsqrt rtruediv sqrt"),
+    (dict(singular_input=1), "div divide true_divide truediv"),
+    (dict(singular_input=2), "addcdiv"),
+    (dict(numbers=((1, "value"),)), "fill_"),
+    (dict(numbers=((1, "fill_value"),)), "fill_diagonal_ full_like"),
+    (dict(numbers=((2, "fill_value"),)), "new_full"),
+    (dict(numbers=((2, "value"),)), "masked_fill"),
+    (dict(numbers=((3, "value"),)), "index_fill pad scatter"),
+    (dict(numbers=((1, "min"), (2, "max"))), "clamp clip"),
+    (dict(numbers=((1, "min"),)), "clamp_min"),
+    (dict(numbers=((1, "max"),)), "clamp_max"),
 )
 #: name -> ``FunctionFacts``
-FACTS = {name: facts for names, facts in _ROWS for name in names.split()}
+FACTS = {}
+for _facts, _names in _ROWS:
+    for _name in _names.split():
+        FACTS[_name] = FACTS.get(_name, FunctionFacts())._replace(**_facts)
 
 
 def having(column):

@@ -6,6 +6,7 @@ from typing import NamedTuple, Optional
 import torch
 
 from ...engine.op_table import expansion
+from ...engine.op_table.function_facts import having
 from ...support.dtype_names import dtype_name
 from . import descriptions, repeated_ops
 from .repeated_ops import is_half, widened
@@ -18,11 +19,7 @@ SAME, KERNEL = 64.0, 2.0
 #: ``SAME`` if TF32 may be used, whose mantissa has 10 bits.
 SAME_ON_CUDA = 3.0 * 2.0**13
 
-#: Operations that sum products of their inputs: their result on absolute values is the scale of their rounding.
-SUMS = frozenset(
-    "mm addmm bmm baddbmm mv addmv dot sum mean add sub cumsum convolution convolution_backward index_add scatter_add "
-    "embedding_dense_backward".split()
-)
+_ADDS = having("adds")
 
 
 class Result(NamedTuple):
@@ -60,7 +57,7 @@ def results(op, given, inputs, expected, has_half):
         halves = {index: widened(tensor) for index, tensor in inputs.items()}
         ideal = repeated_ops.repeat(op, halves, is_wide=True)
     scales = [None] * len(own)
-    if op.base in SUMS:
+    if op.base in _ADDS:
         sizes = {index: each.abs() if each.is_floating_point() else each for index, each in wide.items()}
         scales = repeated_ops.repeat(op, sizes, is_wide=True)
     rows = [Result(*row) for row in zip(op.outputs, own, ideal, exact, expected, scales)]

@@ -9,7 +9,7 @@ import weakref
 import torch
 
 from ...engine.casting.emulated_half_models import without_mode_checks
-from ...engine.op_table.function_facts import functional
+from ...engine.op_table.function_facts import functional, having
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
 from ...support.script_frames import BOOKKEEPING, is_library
@@ -19,10 +19,7 @@ from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Re
 from .storage_values import StorageValues, layout_of
 
 _UNSPECIFIC = functional("is_unspecific")
-#: Operations, other than views, whose result has the values of the input.
-COPIES = frozenset("_to_copy clone copy_ contiguous lift_fresh lift_fresh_copy detach alias _unsafe_view".split())
-#: Operations whose results have no values yet.
-UNINITIALIZED = frozenset("empty empty_like new_empty empty_strided new_empty_strided empty_permuted".split())
+_COPIES, _UNINITIALIZED = having("is_copy"), having("is_uninitialized")
 #: The tag of operations that draw random numbers.
 _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
 
@@ -168,7 +165,7 @@ class OpRecorder(StepMode):
             function = ""  # the engine sums the gradients of a value that is used more than once
         self._is_in_pass = self._is_in_pass or direction == "backward"
         kind = _kind(func)
-        is_empty = str(func).split(".")[1] in UNINITIALIZED
+        is_empty = str(func).split(".")[1] in _UNINITIALIZED
         op_number = None if is_empty else number
         outputs = []
         for tensor in results:
@@ -260,7 +257,7 @@ def _kind(func):
     name = str(func).split(".")[1]
     returns = func._schema.returns
     is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in returns)
-    if is_view or name in COPIES:
+    if is_view or name in _COPIES:
         return COPY
     return RANDOM if _SEEDED in func.tags else COMPUTE
 

@@ -13,10 +13,7 @@ from ...engine.op_table.function_facts import having
 from ...support.dtype_names import dtype_name
 from ...support.nested import BYTES
 
-_NORMS, _DTYPE_METHODS = having("is_norm"), having("changes_dtype")
-
-#: Functions that use the dtype of their first argument, whatever the others are.
-_FOLLOWS_FIRST = _NORMS | frozenset(["masked_fill", "masked_scatter", "__setitem__", "index_fill", "embedding_bag"])
+_NORMS, _DTYPE_METHODS, _FOLLOWS_FIRST = having("is_norm"), having("changes_dtype"), having("follows_first")
 
 
 class LevelDtypes(NamedTuple):

@@ -17,13 +17,7 @@ TO_INF, LARGEST, TO_ZERO = 65520.0, 65504.0, -25
 #: The share of the loss, to first order, below which it does not matter that a value becomes 0.
 SIGNIFICANT = 0.01
 
-#: Functions with a finite result for an infinite input if the float32 result is in range: they saturate or select.
-_BOUNDED = frozenset(
-    "tanh sigmoid hardtanh relu6 clamp clip clamp_min clamp_max hardsigmoid erf atan arctan max min amax amin maximum "
-    "minimum max_pool1d max_pool2d max_pool3d where masked_fill topk adaptive_max_pool2d threshold nan_to_num".split()
-)
-#: Those that may also remove nan.
-_SELECTS = frozenset("where masked_fill nan_to_num".split())
+_BOUNDED, _REMOVES_NAN = having("is_bounded"), having("removes_nan")
 _BOUNDED_BELOW, _KEEPS_SIGN, _REDUCTIONS = having("is_bounded_below"), having("keeps_sign"), having("is_reduction")
 
 
@@ -129,7 +123,7 @@ class StepFaults:
                 continue
             for each in (0,) if self.level.table.get(call.op) == HALF else _sides(name, call, position, side):
                 is_in_range = (stats.maximum if each > 0 else -stats.minimum) < TO_INF
-                is_bounded = name in (_BOUNDED if each else _SELECTS) and is_in_range
+                is_bounded = name in (_BOUNDED if each else _REMOVES_NAN) and is_in_range
                 if not is_bounded and self._reaches_loss(index, each):
                     return True
         return False

@@ -7,6 +7,7 @@ The values are those of a normal step: everything is finite and nothing overflow
 
 import torch
 
+from ...engine.op_table.function_facts import having
 from ...support.torch_compat import fake_tensors, features
 from .known_integers import KnownIntegers
 
@@ -15,8 +16,8 @@ if features.has_dispatch_modes():
 else:
     _Mode = object
 
-#: Boolean results are read as True (``all``, ``isfinite``), except for these operations.
-_FALSE = frozenset(["any", "isnan", "isinf", "ne", "logical_not", "bitwise_not"])
+#: Boolean results are read as True (``all``, ``isfinite``), except for those of these operations.
+_FALSE = having("is_usually_false")
 
 
 class AssumedValues(_Mode):

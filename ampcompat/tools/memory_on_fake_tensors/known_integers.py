@@ -5,14 +5,14 @@ A language model's batch is typically ``torch.stack([data[i : i + length] for i 
 
 import torch
 
+from ...engine.op_table.function_facts import having
 from ...support.nested import map_items, tensors_in
 from ...support.torch_compat import fake_tensors, thread_context
 
 #: The largest tensor whose values are computed, in elements.
 LARGEST = 1 << 20
 
-#: Operations whose results have no values yet.
-_WITHOUT_VALUES = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+_UNINITIALIZED = having("is_uninitialized")
 
 
 class KnownIntegers:
@@ -42,7 +42,7 @@ class KnownIntegers:
             return
         given = tensors_in([args, kwargs])
         is_known = all(_can_be_known(each) and self.of(each) is not None for each in given)
-        if is_known and function.__name__.partition(".")[0] not in _WITHOUT_VALUES:
+        if is_known and function.__name__.partition(".")[0] not in _UNINITIALIZED:
             self._compute(function, args, kwargs, results)
         elif function._schema.is_mutable:
             self._forget(results)
