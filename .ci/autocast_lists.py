@@ -1,6 +1,6 @@
-"""Record which functions torch's autocast casts, as torch's own tests list them, and write docs/machine.md.
+"""Record which functions torch's autocast casts, as torch's own tests list them; print the table that the site has.
 
-    python .ci/autocast_lists.py 2.4.1    # record a release; without one, write the page's table again
+    python .ci/autocast_lists.py 2.4.1    # record a release; without one, print the table
     python .ci/autocast_lists.py 2.13.0 --file torch/testing/_internal/autocast_test_lists.py   # of an installed torch
 
 The lists are in ``torch/testing/_internal/autocast_test_lists.py`` of a release's wheel. It is read, not run, so the
@@ -26,8 +26,6 @@ sys.path.insert(0, str(ROOT))
 from ampcompat.engine.op_table import expansion  # noqa: E402
 
 RECORDS = ROOT / ".ci" / "autocast_lists.json"
-PAGE = ROOT / "docs" / "machine.md"
-BEGIN, END = "<!-- table: .ci/autocast_lists.py -->\n", "<!-- end of .ci/autocast_lists.py -->\n"
 
 LISTS = "torch/testing/_internal/autocast_test_lists.py"
 DEVICES = {"AutocastTestLists": "CUDA", "AutocastCPUTestLists": "CPU"}
@@ -137,7 +135,7 @@ def of_o1(name, table):
 
 
 def table(records):
-    """Return the table of the page, in Markdown: the functions whose rule is not the same in all releases."""
+    """Return the table of docs/machine.md, in Markdown: the functions whose rule is not the same in all releases."""
     devices = {device: rules_by_release(records, device) for device in DEVICES.values()}
     changed = {name for rules in devices.values() for name, each in rules.items() if len(set(each.values())) > 1}
     ours = {f"{row.owner}.{row.name}": row.rule for row in expansion.rows()}
@@ -151,12 +149,6 @@ def table(records):
     return "\n".join(["", "Recorded: {}.".format(", ".join(spans)), ""] + lines + ["", ""])
 
 
-def write_page(records):
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    PAGE.write_text(before + BEGIN + table(records) + END + after, encoding="utf-8")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("release", nargs="?", choices=[row[0] for row in rows()], metavar="X.Y.Z")
@@ -167,7 +159,7 @@ def main():
         source = options.file.read_text(encoding="utf-8") if options.file else download(options.release)
         records[minor(options.release)] = lists_of(source)
         write_records(records)
-    write_page(read_records())
+    print(table(read_records()))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,11 @@ def on_files(files, config):
     return files
 
 
+def on_page_markdown(markdown, **_):
+    """Put the tables that are made from records into their places."""
+    return built_pages.with_tables(markdown)
+
+
 def on_post_build(config):
     """Add a link back to the documentation at the top of the example of a report."""
     path = pathlib.Path(config.site_dir, "ab_report.html")

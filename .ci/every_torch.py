@@ -3,7 +3,7 @@
     python .ci/every_torch.py 2.4 2.6     # the last patch releases of 2.4 and 2.6
     python .ci/every_torch.py --missing   # each release without a record, the newest first
     python .ci/every_torch.py --failed 2.4   # only what failed in its last run, with what is committed now
-    python .ci/every_torch.py --table     # write docs/machine.md from the records again
+    python .ci/every_torch.py --table     # print the table that the site has
 
 A release is the session ``torch-X.Y.Z`` of noxfile.py: a fresh environment with the Python that .ci/torch_versions.txt
 names. It runs in a clone of the current commit, so that a record says what was tested, and both are removed afterwards:
@@ -30,10 +30,8 @@ import pytest_results
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = ROOT / ".ci" / "torch_versions.txt"
 RESULTS = ROOT / ".ci" / "torch_results.json"
-PAGE = ROOT / "docs" / "machine.md"
 TIME_LIMIT = ROOT / ".ci" / "time_limit.py"
 TIME_IS_OVER = 124  # the exit code of time_limit.py
-BEGIN, END = "<!-- table: .ci/every_torch.py -->\n", "<!-- end of .ci/every_torch.py -->\n"
 
 #: What a release may lack, and an expression that is true where it has it. Run in the environment of the release.
 FEATURES = {
@@ -84,15 +82,12 @@ def read_results():
 
 
 def write_results(results):
-    """Write the records, and the page's table from them."""
+    """Write the records."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    PAGE.write_text(before + BEGIN + table(results) + END + after, encoding="utf-8")
 
 
 def table(results):
-    """Return the table of the page, in Markdown: a row for each release of .ci/torch_versions.txt."""
+    """Return the table of docs/machine.md, in Markdown: a row for each release of .ci/torch_versions.txt."""
     lines = ["| torch | Python | run | passed | failed | known failures | skipped | the release lacks |"]
     lines.append("|---|---|---|--:|--:|--:|--:|---|")
     for release, python, leg, *_ in reversed(rows()):
@@ -254,13 +249,13 @@ def main():
     parser.add_argument("releases", nargs="*", metavar="X.Y", help="minor releases, or X.Y.Z as in torch_versions.txt")
     parser.add_argument("--missing", action="store_true", help="every release that has no record")
     parser.add_argument("--failed", action="store_true", help="run what failed in the last run of the whole suite")
-    parser.add_argument("--table", action="store_true", help="run nothing, write the page's table")
+    parser.add_argument("--table", action="store_true", help="run nothing, print the table")
     parser.add_argument("--envdir", type=os.path.abspath, help="keep environments in this folder, and use those there")
     parser.add_argument("-n", "--processes", type=int, default=2, help="of pytest-xdist (default: 2)")
     parser.add_argument("--minutes", type=float, default=120, help="end a run that takes longer (default: 120)")
     arguments = parser.parse_args()
     if arguments.table:
-        write_results(read_results())
+        print(table(read_results()))
         return 0
     status = 0
     for release in chosen(arguments):

@@ -33,11 +33,12 @@ def blocks(page):
 
 @pytest.fixture
 def built_pages(monkeypatch):
-    """Return {name: text} of the pages that are not stored."""
+    """Return {name: text} of the pages that are not stored, or not wholly."""
     if sys.version_info < (3, 9):
         pytest.skip("ast.unparse, with which a page is made, came with Python 3.9")
     monkeypatch.syspath_prepend(os.path.join(ROOT, ".ci"))
-    return importlib.import_module("built_pages").pages()
+    module = importlib.import_module("built_pages")
+    return dict(module.pages(), **{"machine.md": module.with_tables(read("docs", "machine.md"))})
 
 
 def numbers_as_0(text):
@@ -101,6 +102,12 @@ def test_the_first_page_of_the_site_is_the_beginning_of_the_readme(built_pages):
     first = built_pages["index.md"]
     assert first.startswith("# ampcompat\n") and "[how](apex_scripts.md)" in first and "](docs/" not in first
     assert first.count("\n") > 40
+
+
+def test_the_page_on_machines_has_the_tables_made_from_records(built_pages):
+    page = built_pages["machine.md"]
+    assert "\n| torch | Python | run |" in page and "\n| function | autocast on CUDA |" in page
+    assert "<!-- table" not in page
 
 
 def test_the_example_of_the_page_on_reports_runs(built_pages):
