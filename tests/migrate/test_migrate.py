@@ -136,7 +136,7 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
         ("enabled=args.fp16", ["use_amp = bool(args.fp16)\n", "GradScaler(device_type, enabled=use_amp)"], None),
         (
             "opt_level='O1', enabled=args.fp16, loss_scale=128",
-            ["use_amp = bool(args.fp16)\n", "init_scale=128.0, growth_interval"],
+            ["use_amp = bool(args.fp16)\n", "    init_scale=128.0,\n    growth_interval"],
             "static",
         ),
         ("opt_level='O4'", ["import torch\nif ready"], None),
@@ -170,8 +170,7 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
 )
 def test_options_of_initialize(options, expected, note):
     options = options.replace("'O1', max", "opt_level='O1', max")
-    long = "# " + 98 * "-"  # lines may be this long
-    result = migrate(HEAD.format(options) + "if ready:\n    " + long + "\n    start()\n")
+    result = migrate(HEAD.format(options) + "if ready:\n    start()\n")
     assert [text for text in expected if text not in result.source] == [] and result.left == []
     assert (note is None and not result.notes) or any(note in text for _, text in result.notes)
 
@@ -338,7 +337,7 @@ def test_modules_of_apex_that_torch_has():
         "torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)",
         "torch.nn.parallel.DistributedDataParallel(model)\n",
         "torch.nn.RMSNorm(8, eps=1e-6)",
-        "torch.optim.Adam(\n    p, 1e-3, weight_decay=0.0, fused=torch.cuda.is_available()\n)\n",
+        "torch.optim.Adam(p, 1e-3, weight_decay=0.0, fused=torch.cuda.is_available())\n",
     ):
         assert text in new
     assert "apex" not in new

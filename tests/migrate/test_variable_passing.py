@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
 from ampcompat.tools.migrate import migrate  # noqa: E402
-from ampcompat.tools.migrate.line_breaking import break_long_lines  # noqa: E402
 
 STEP = """
     loss = model(1)
@@ -93,7 +92,7 @@ def test_methods_share_it_by_self():
     )
     for line in (
         '        self.use_amp = level != "O0"\n',
-        "        self.scaler = torch.amp.GradScaler(\n",
+        "        self.scaler = torch.amp.GradScaler(device_type, enabled=self.use_amp and self.amp_dtype == ",
         "        with torch.autocast(device_type, dtype=self.amp_dtype, enabled=self.use_amp):\n",
         "        self.scaler.scale(loss).backward()\n",
     ):
@@ -219,23 +218,6 @@ EVALUATIONS = [
 def test_evaluation_casts_what_a_model_computes_and_nothing_else(body, expected):
     new = migrated("def test(model):\n" + body + "\nmodel, optimizer = amp.initialize(model, optimizer)\ntest(model)\n")
     assert expected in new and new.count("torch.autocast(") == 1
-
-
-@pytest.mark.parametrize(
-    "source, width, expected",
-    [
-        ("x = f(aaaa, bbbb)\n", 14, "x = f(\n    aaaa, bbbb\n)\n"),
-        ("x = f(aaaa, g(b, c), dddd)\n", 16, "x = f(\n    aaaa,\n    g(b, c),\n    dddd,\n)\n"),
-        ("value = aaaa if bbbb else cc\n", 26, "value = (\n    aaaa if bbbb else cc\n)\n"),
-        ("with f(aaaa, bbbb):\n    pass\n", 16, "with f(\n    aaaa, bbbb\n):\n    pass\n"),
-        ("# one two three four\nx = 1\n", 14, "# one two\n#     three\n#     four\nx = 1\n"),
-        ("f(a)  # of some length\n", 18, "# of some length\nf(a)\n"),
-        ("x = '''aaaaaaaaa\nbbbbbbbbbbbbbbbbbb'''\n", 9, "x = '''aaaaaaaaa\nbbbbbbbbbbbbbbbbbb'''\n"),
-    ],
-)
-def test_new_lines_are_broken_at_the_width_of_the_file(source, width, expected):
-    assert break_long_lines(source, "", width) == expected
-    assert break_long_lines(source, source, width) == source  # lines that the script had stay
 
 
 def test_an_evaluation_whose_callers_have_no_autocast_is_done_in_float32():

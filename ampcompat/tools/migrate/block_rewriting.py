@@ -85,10 +85,7 @@ class Rewriter(CallRewriter):
         if not (is_off and is_alone and syntax.text(inner.items[0].item) == context) or inner.leading_lines:
             return updated_node
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
-        joined = updated_node.with_changes(items=items + list(inner.items), body=inner.body)
-        head = syntax.text(joined.with_changes(leading_lines=())).split("\n")[0]
-        is_short = len(head) + 4 * (len(self._around) - 1) <= self.facts.width
-        return joined if is_short else updated_node
+        return updated_node.with_changes(items=items + list(inner.items), body=inner.body)
 
     def leave_IndentedBlock(self, original_node, updated_node):
         """Rewrite the statements of a block."""

@@ -6,8 +6,6 @@ from . import syntax
 
 #: The beginning of comments that say what is left to do by hand.
 MARK = "# ampcompat migrate: "
-#: The beginning of their further lines.
-MORE = "#     "
 #: Replaces ``amp.initialize`` in an ``if`` before which its statements were put; removed with the imports.
 MOVED = "_ampcompat_moved"
 

@@ -11,7 +11,6 @@ from ..check.code_files import PYTHON
 from ..check.source import Source
 from . import syntax
 from .branches import MARK, MOVED, negated
-from .line_breaking import broken_comment
 from .variable_passing import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
@@ -251,13 +250,8 @@ def _names_of_amp_on_optimizers(parsed):
             yield node.lineno, name
 
 
-def mark_rest(source, width):
-    """Return (source with a comment above each statement that still uses Apex, {name: its lines there}).
-
-    Args:
-        source: the new source.
-        width: the maximum number of characters in a line of a comment.
-    """
+def mark_rest(source):
+    """Return (the new source with a comment above each statement that still uses Apex, {name: its lines there})."""
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
     found = uses(parsed, Bindings(parsed.nodes))
     lines, rest = source.split("\n"), {}
@@ -271,9 +265,8 @@ def mark_rest(source, width):
         index, names = start - 1 + added, sorted(set(rest[start]))
         indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
         if not lines[index - 1].strip().startswith(MARK):
-            mark = broken_comment(indent + MARK + AS_IS + ", ".join(names), width)
-            lines[index:index] = mark
-            added += len(mark)
+            lines.insert(index, indent + MARK + AS_IS + ", ".join(names))
+            added += 1
         for name in names:
             found.setdefault(name, []).append(start + added)
     return "\n".join(lines), found

@@ -58,7 +58,8 @@ class PrecisionSetup:
             lines += [""] if self.has_scaler else []
         if self.has_scaler:
             options = [names.device] + self._enabled() + setup.scale_options()
-            lines.append("{} = torch.amp.GradScaler({})".format(names.scaler, ", ".join(options)))
+            given = ", ".join(options) if len(options) < 3 else "\n    " + ",\n    ".join(options) + ",\n"
+            lines.append(f"{names.scaler} = torch.amp.GradScaler({given})")
         return "".join(line + "\n" for line in lines)
 
     def _enabled(self):

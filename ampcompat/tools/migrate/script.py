@@ -6,10 +6,9 @@ from libcst.metadata import MetadataWrapper
 from ...errors import AmpError
 from .apex_to_torch import BY_HAND
 from .block_rewriting import Rewriter
-from .branches import MARK, MORE
+from .branches import MARK
 from .device_variable import place_device
 from .imports_and_marks import AS_IS, add_header, import_contextlib, mark_rest, prune_imports
-from .line_breaking import break_long_lines
 from .parsed_script import Migration, rewritten
 from .script_facts import ScriptFacts
 from .variable_passing import VariablePassing
@@ -45,7 +44,7 @@ def _migrate(script):
     rewriter, module, passing = _rewritten(split, facts)
     module, has_device = place_device(module, facts.names)
     text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
-    text, marked = mark_rest(break_long_lines(import_contextlib(text), source, facts.width), facts.width)
+    text, marked = mark_rest(import_contextlib(text))
     was = script.old_lines
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
@@ -55,13 +54,10 @@ def _migrate(script):
 
 def _marks(source):
     """Yield (line, text) of the comments of an earlier run that say what is left."""
-    lines = source.split("\n")
-    for at, line in enumerate(lines):
+    for at, line in enumerate(source.split("\n"), 1):
         if line.strip().startswith(MARK):
-            text, after = line.strip()[len(MARK) :], at + 1
-            while after < len(lines) and lines[after].strip().startswith(MORE):
-                text, after = text + " " + lines[after].strip()[len(MORE) :], after + 1
-            yield at + 1, text[len(AS_IS) :] if text.startswith(AS_IS) else text
+            text = line.strip()[len(MARK) :]
+            yield at, text[len(AS_IS) :] if text.startswith(AS_IS) else text
 
 
 def _rewritten(split, facts):

@@ -29,8 +29,6 @@ _NAMES = Names("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_d
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
 _LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
 _FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
-#: A file with only shorter lines may get lines of this many characters.
-_LEAST_WIDTH = 79
 _EVALUATE = ("no_grad", "inference_mode", "eval")
 
 
@@ -49,7 +47,6 @@ class ScriptFacts:
         uses_apex: whether it uses Apex at all.
         plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
         options: facts about the script's command line.
-        width: the number of characters in the longest line.
         is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
         short_names: "torch.nn" -> its name in the script, and likewise for torch.optim.
         fallback_names: names of Apex that are None if it is missing.
@@ -59,7 +56,6 @@ class ScriptFacts:
     def __init__(self, source_text, path="script.py"):
         source = Source(path, source_text.encode("utf-8"), PYTHON)
         self.broken = source.broken
-        self.width = max([_LEAST_WIDTH] + [len(line) for line in source.lines])
         self.bindings = Bindings(source.nodes, assignments=False)
         self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
         self.uses_apex = bool(uses(source, self.bindings))
