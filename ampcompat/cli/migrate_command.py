@@ -19,6 +19,34 @@ NOT_INSTALLED = "this needs LibCST: pip install libcst."
 
 def migrate(arguments):
     """Print the diff, or write the file; return 1 if something is left to do by hand."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.write and options.output:
+        parser.error("--write changes the script itself, -o writes another file; choose one")
+    parser.check_outputs(options, [options.script])
+    if options.output and os.path.isfile(options.output) and not options.force:
+        parser.error(f"{options.output} exists; give --force to replace it")
+    rewrite, target = _rewriter(parser, options), options.script if options.write else options.output
+    try:
+        source = _read(options.script, options.max_size << 20)
+        result = rewrite(source, options.script)
+        if result.source == source:
+            return _unchanged(options.script, result)
+        if target is None:
+            diff = _diff(source, result.source, options.script, options.to_level or "torch.amp")
+            sys.stdout.write(printable(diff) if sys.stdout.isatty() else diff)  # a program needs it as it is
+        else:
+            parser.write_file(target, result.source)
+    except AmpError as error:
+        parser.error(str(error))
+    sys.stdout.flush()
+    _report(options.script, result)
+    if target is not None:
+        show(f"wrote {target}{_comparison(options, result)}")
+    return 1 if result.left else 0
+
+
+def _parser():
     parser = CommandParser(
         prog="ampcompat migrate",
         description="Rewrite a script for Apex to torch.autocast and GradScaler; with --to-level, write an opt level "
@@ -38,12 +66,11 @@ def migrate(arguments):
     parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
     parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
     parser.add_max_size(1)
-    options = parser.parse_args(arguments)
-    if options.write and options.output:
-        parser.error("--write changes the script itself, -o writes another file; choose one")
-    parser.check_outputs(options, [options.script])
-    if options.output and os.path.isfile(options.output) and not options.force:
-        parser.error(f"{options.output} exists; give --force to replace it")
+    return parser
+
+
+def _rewriter(parser, options):
+    """Return the function (source, path) -> ``Migration``; without LibCST, exit."""
     try:
         from ..tools.migrate import migrate as to_torch
         from ..tools.migrate import write_level
@@ -51,27 +78,7 @@ def migrate(arguments):
         if error.name != "libcst":
             raise
         parser.error(NOT_INSTALLED)
-    try:
-        source = _read(options.script, options.max_size << 20)
-        if options.to_level is None:
-            result = to_torch(source, options.script)
-        else:
-            result = write_level(source, options.to_level, options.script)
-        if result.source == source:
-            return _unchanged(options.script, result)
-        target = options.script if options.write else options.output
-        if target is None:
-            diff = _diff(source, result.source, options.script, options.to_level or "torch.amp")
-            sys.stdout.write(printable(diff) if sys.stdout.isatty() else diff)  # a program needs it as it is
-        else:
-            parser.write_file(target, result.source)
-    except AmpError as error:
-        parser.error(str(error))
-    sys.stdout.flush()
-    _report(options.script, result)
-    if target is not None:
-        show(f"wrote {target}{_comparison(options, result)}")
-    return 1 if result.left else 0
+    return to_torch if options.to_level is None else lambda source, path: write_level(source, options.to_level, path)
 
 
 def _unchanged(path, result):
