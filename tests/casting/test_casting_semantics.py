@@ -102,6 +102,20 @@ def test_scalar_tensors_count_in_arithmetic_only_where_there_are_no_others(setti
 
 
 @each_setting
+@pytest.mark.parametrize("name", ["addcmul_", "addcdiv_"])
+def test_in_place_functions_that_torch_promotes_are_not_wrapped(setting, name):
+    if not features.promotes_in_addcmul():
+        pytest.skip("this torch refuses other dtypes than that of self, so they are cast to it")
+    low, high = PAIRS[setting[1]]
+    values, function = [torch.full((3,), value) for value in (0.1, 0.7, 0.3)], getattr(torch.Tensor, name)
+    wide = [values[0].to(low).to(high), *values[1:]]
+    with opened(setting):
+        assert getattr(torch.Tensor, name) is function
+        found = function(values[0].to(low), values[1], values[2])
+    assert found.dtype is low and torch.equal(found, function(*wide).to(low))
+
+
+@each_setting
 def test_in_place_float_function_writes_back_with_a_gradient(setting):
     low, high = PAIRS[setting[1]]
     with opened(setting):

@@ -12,7 +12,7 @@ import torch
 from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ..op_table import expansion as op_rules
-from ..op_table.function_dtypes import PROMOTED_BY_TORCH
+from ..op_table.function_dtypes import PROMOTED_BY_TORCH, PROMOTED_IN_PLACE_BY_TORCH
 from . import (
     autocast_flags,
     autograd,
@@ -253,8 +253,11 @@ class OpTableBackend(CastBackend):
 
 def _is_promoted_by_torch(row):
     """Return whether torch itself does what a row says."""
-    is_promoted = row.rule in (op_rules.PROMOTE, op_rules.FOLLOW_SELF) and row.source is not None
-    return is_promoted and op_rules.out_of_place(row.name) in PROMOTED_BY_TORCH and features.promotes()
+    if row.rule not in (op_rules.PROMOTE, op_rules.FOLLOW_SELF) or row.source is None:
+        return False
+    if row.name in PROMOTED_IN_PLACE_BY_TORCH:
+        return features.promotes_in_addcmul()
+    return op_rules.out_of_place(row.name) in PROMOTED_BY_TORCH and features.promotes()
 
 
 class PatchedBackend(OpTableBackend):

@@ -140,6 +140,9 @@ PROMOTED_BY_TORCH = frozenset(
     "add sub rsub subtract mul multiply div divide true_divide eq ne not_equal gt greater ge greater_equal lt less le "
     "less_equal".split()
 ) | (frozenset(_OPERATORS.split()) | {"__rmod__"})
+#: In-place functions whose arguments newer torch promotes by itself; it rounds the result to the dtype of ``self``.
+#: Autocast promotes their out-of-place forms, by its own rule, which counts tensors of shape ().
+PROMOTED_IN_PLACE_BY_TORCH = frozenset(["addcdiv_", "addcmul_"])
 
 #: Products that take sparse matrices, beside those of ``torch.sparse``.
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())

@@ -165,6 +165,16 @@ def promotes():
     return True
 
 
+@tried_once
+def promotes_in_addcmul():
+    """Return whether torch promotes the arguments of ``addcmul_`` and ``addcdiv_`` (2.4, not 1.12)."""
+    try:
+        torch.zeros(1).addcmul_(torch.zeros(1, dtype=torch.float64), torch.zeros(1))
+    except RuntimeError:
+        return False
+    return True
+
+
 @functools.lru_cache(maxsize=None)
 def has_foreach():
     """Return whether torch multiplies and adds lists of tensors in one operation (1.6 and later)."""
