@@ -1,9 +1,10 @@
-"""Runs the commands that the README shows, and writes what they print into the README.
+"""Runs the commands that the README shows, and writes what they print into the README and docs/ab.md.
 
     python benchmarks/readme_path.py [--print]
 
-Of ``ab`` at the top the table and the verdicts are kept, of each command from check to plain torch the result, and "…"
-stands for what is left out. It takes two to three minutes. With ``--print`` the README stays as it is.
+Of ``ab`` at the top the table and the verdicts are kept (in docs/ab.md everything), of each command from check to plain
+torch the result, and "…" stands for what is left out. It takes two to five minutes. With ``--print`` the pages stay as
+they are.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import tempfile
 
 from printed_commands import ROOT, printed, write_between
 
-README = os.path.join(ROOT, "README.md")
+README, PAGE = os.path.join(ROOT, "README.md"), os.path.join(ROOT, "docs", "ab.md")
 BEGIN, END = "<!-- what benchmarks/readme_path.py prints -->\n", "<!-- end of what it prints -->\n"
 BEGIN_AB, END_AB = "<!-- what benchmarks/readme_path.py prints of ab -->\n", "<!-- end of what it prints of ab -->\n"
 
@@ -42,19 +43,21 @@ def shown(text, pattern):
 
 
 def main():
-    """Run the commands and write the README; return the exit code."""
+    """Run the commands and write the pages; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--print", action="store_true", dest="only_prints")
     options = parser.parse_args()
-    shown_by = []
+    whole, shown_by = [], []
     with tempfile.TemporaryDirectory() as folder:
         os.symlink(os.path.join(ROOT, "examples", SCRIPT), os.path.join(folder, SCRIPT))
         for command, pattern in (AB, *STEPS):
             text = printed(folder, command, has_stderr=command.startswith("migrate"))
+            whole.append(f"$ ampcompat {command}\n{text.strip()}\n")
             found = [f"$ ampcompat {command}"] + shown(text, pattern)
             print("\n".join(found), flush=True)
             shown_by.append("".join(f"{line}\n" for line in found))
     if not options.only_prints:
+        write_between(PAGE, BEGIN_AB, END_AB, f"```console\n{whole[0]}```\n")
         write_between(README, BEGIN_AB, END_AB, f"```console\n{shown_by[0]}```\n")
         write_between(README, BEGIN, END, "```console\n" + "".join(shown_by[1:]) + "```\n")
     return 0
