@@ -20,8 +20,9 @@ from .errors import AmpError, AmpTypeError
 from .support.observer import Observer
 from .support.patching import run_after
 from .tools.diagnostics.diagnosis import add_diagnosis, find_diagnosis
-from .tools.diagnostics.gradient_histogram import GradientCounter, Histogram
+from .tools.diagnostics.gradient_histogram import Histogram
 from .tools.step_statistics.added_observers import add_observers
+from .trace.exponents import ExponentCounts
 
 __all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
 
@@ -165,9 +166,9 @@ def gradient_histogram(source: Union[GradientSource, List[GradientSource], None]
             "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), "
             "which frees those of masters, or optimizer.zero_grad()."
         )
-    counter = GradientCounter()
-    counter.update(gradients)
-    return counter.read()
+    counts = ExponentCounts()
+    counts.update(gradients)
+    return Histogram(*counts.read())
 
 
 def _counted():

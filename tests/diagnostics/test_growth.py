@@ -11,9 +11,9 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.tools.diagnostics import recent_maxima
 from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
-from ampcompat.tools.diagnostics.largest_values import NamedScalars
 from ampcompat.tools.diagnostics.pass_record import PassRecord
 from ampcompat.tools.diagnostics.recent_maxima import WINDOW, passes_to_overflow
+from ampcompat.trace.values import NamedScalars
 
 LIMIT = torch.finfo(precision.LOW).max
 

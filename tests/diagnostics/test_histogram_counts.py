@@ -7,15 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.tools.diagnostics.gradient_histogram import GradientCounter, Histogram
+from ampcompat.tools.diagnostics.gradient_histogram import Histogram
+from ampcompat.trace.exponents import ExponentCounts
 
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
 
 def counted(*tensors, **options):
-    counter = GradientCounter(**options)
+    counter = ExponentCounts(**options)
     counter.update(tensors)
-    return counter.read()
+    return Histogram(*counter.read())
 
 
 def exponent_of(value):

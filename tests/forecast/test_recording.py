@@ -13,7 +13,7 @@ from ampcompat.tools.forecast import prediction
 from ampcompat.tools.forecast.half_updates import HalfUpdates
 from ampcompat.tools.forecast.level_dtypes import StepDtypes
 from ampcompat.tools.forecast.op_calls import OpCalls
-from ampcompat.tools.forecast.tensor_samples import SAMPLE, TensorSamples
+from ampcompat.trace.exponents import SAMPLE, TensorSamples
 
 
 def calls_of(function, models=()):

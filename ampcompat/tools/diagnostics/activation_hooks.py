@@ -13,7 +13,7 @@ from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
 from ...support.uncopied_hook import ModuleHook
-from .largest_values import max_abs
+from ...trace.values import max_abs
 from .replay import ModelCalls, replay
 
 #: The number of entries that are kept: bounds the memory if no backward pass follows the forward passes.

@@ -10,13 +10,14 @@ import weakref
 
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
+from ...trace.exponents import ExponentCounts
+from ...trace.values import NamedScalars, RunningMax, named_maxima
 from .activation_hooks import ActivationHooks
-from .gradient_histogram import GradientCounter
+from .gradient_histogram import Histogram
 from .growth_messages import led_up, warning
-from .largest_values import NamedScalars, RunningMax, named_maxima
 from .model_names import ModelNames
 from .pass_record import PassRecord, read_record, weight_maxima, zero_eps
-from .recent_maxima import WINDOW, RecentMaxima
+from .recent_maxima import KINDS, WINDOW, RecentMaxima
 from .repeated_messages import Findings
 from .skip_facts import NOT_RECORDED
 
@@ -59,7 +60,7 @@ class OverflowDiagnosis(Observer):
         self._prints = prints
         self._prints_summary = prints_summary
         self._verbosity = 0 if prints_summary else 1  # the least verbosity at which it prints
-        self._counter = GradientCounter(SAMPLE)
+        self._counter = ExponentCounts(SAMPLE)
         self._passes = 0
         self._never_skipped = []  # records of passes at a static scale, to be read together
         self._has_nonfinite_weights = False  # after such a pass, later ones show nothing new
@@ -69,7 +70,7 @@ class OverflowDiagnosis(Observer):
         self._names = ModelNames()
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
         self._records = {}  # OverflowCheck -> PassRecord, oldest first
-        self._maxima = {kind: RunningMax() for kind in ("outputs", "output_gradients", "param_gradients")}
+        self._maxima = {kind: RunningMax() for kind in KINDS}
         self._steps = weakref.WeakKeyDictionary()  # record -> count
         self._good_passes = {}
 
@@ -177,7 +178,7 @@ class OverflowDiagnosis(Observer):
 
     def histogram(self):
         """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
-        return self._counter.read()
+        return Histogram(*self._counter.read())
 
     def last_facts(self, loss_id):
         """Return the ``OverflowFacts`` of the last skipped step of a loss, or None."""

@@ -9,27 +9,14 @@ from __future__ import annotations
 import math
 from typing import Dict, NamedTuple, Optional
 
-import torch
-
-from .largest_values import dense_values
-
-#: The range of exponents that are counted: all of float32's, and one more at either end for float64.
-LOWEST, HIGHEST = -150, 128
-
-#: float16: the exponents of its smallest subnormal and smallest normal number, the first one that is too large, its
-#: largest number.
-SUBNORMAL, NORMAL, TOO_LARGE, FLOAT16_MAX = -24, -14, 16, 65504.0
-
-#: The number of elements that are counted at a time: bounds the memory.
-CHUNK = 1 << 20
+#: float16: the exponents of its smallest subnormal and smallest normal number, and the first one that is too large.
+SUBNORMAL, NORMAL, TOO_LARGE = -24, -14, 16
 
 #: The most rows of a table; the characters of its longest bar; the share of values that gets no separate rows.
 MAX_ROWS, BAR_LENGTH, TAIL = 30, 40, 0.001
 
 #: The share of subnormal values above which the summary mentions them.
 MANY = 0.1
-
-_ZEROS, _NONFINITE, _OVERFLOWS, _FIRST = 0, 1, 2, 3  # positions in a vector of counts
 
 
 class Histogram(NamedTuple):
@@ -152,62 +139,6 @@ _ZONES = (
 
 def _zone(exponent):
     return next(index for index, (start, end, _) in enumerate(_ZONES) if start <= exponent < end)
-
-
-class GradientCounter:
-    """Counts values by their exponents; the counts stay on their devices until ``read``.
-
-    Args:
-        sample: about how many evenly spaced values of a tensor to count, weighted for those that are left out; None for
-            all.
-    """
-
-    def __init__(self, sample=None):
-        self._sample = sample
-        self._vectors = {}  # device -> int64 counts
-
-    def update(self, tensors):
-        """Count the values of floating-point tensors."""
-        with torch.no_grad():
-            for values in map(dense_values, tensors):
-                if values is not None:
-                    self._count(values.reshape(-1))
-
-    def _count(self, values):
-        stride = 1 if self._sample is None else -(-values.numel() // self._sample)
-        if values.device.type == "mps":  # it has no float64
-            values = values.cpu()
-        counts = self._vectors.get(values.device)
-        if counts is None:
-            counts = torch.zeros(_FIRST + HIGHEST - LOWEST + 1, dtype=torch.int64, device=values.device)
-            self._vectors[values.device] = counts
-        for chunk in values[::stride].split(CHUNK):
-            bins, overflows = _bins(chunk.to(torch.float64).abs())
-            counts.index_add_(0, bins, torch.full_like(bins, stride))
-            counts[_OVERFLOWS] += overflows * stride
-
-    def read(self):
-        """Return the ``Histogram``; waits for the devices."""
-        totals = [0] * (_FIRST + HIGHEST - LOWEST + 1)
-        for vector in self._vectors.values():
-            totals = [total + count for total, count in zip(totals, vector.tolist())]
-        counts = {LOWEST + index: count for index, count in enumerate(totals[_FIRST:]) if count}
-        return Histogram(counts, totals[_ZEROS], totals[_NONFINITE], totals[_OVERFLOWS])
-
-
-def _bins(values):
-    """Return the positions of absolute values (float64) in a vector of counts, and how many are above 65504."""
-    finite = values - values == 0
-    counted = finite & (values > 0)
-    ones = torch.ones_like(values)
-    known = torch.where(counted, values, ones)
-    # A rounded logarithm may be off by one near powers of two, so it is corrected by exact comparisons.
-    exponents = torch.log2(known).floor()
-    exponents = exponents - (torch.pow(2.0, exponents) > known).to(values.dtype)
-    exponents = exponents + (torch.pow(2.0, exponents + 1) <= known).to(values.dtype)
-    bins = exponents.clamp(LOWEST, HIGHEST) - (LOWEST - _FIRST)
-    bins = torch.where(counted, bins, torch.where(finite, ones * _ZEROS, ones * _NONFINITE))
-    return bins.to(torch.int64), (counted & (values > FLOAT16_MAX)).sum()
 
 
 def _percent(fraction):

@@ -7,7 +7,7 @@ import torch
 
 from ...support.dtype_names import dtype_name
 from ...support.torch_compat.thread_context import world_size
-from .largest_values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
+from ...trace.values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
 
 

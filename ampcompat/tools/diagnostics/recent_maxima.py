@@ -12,7 +12,7 @@ import torch
 from ...support.dtype_names import dtype_name
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
-from .largest_values import low_dtype
+from ...trace.values import Transfer, low_dtype
 from .skip_facts import ModelPart
 
 #: The number of passes whose maxima are read together, in one copy to the host.
@@ -78,44 +78,15 @@ class RecentMaxima:
     """Keeps the ``Maxima`` of recent passes of each loss."""
 
     def __init__(self):
-        self._unread = {}  # loss_id -> [PassRecord, …]
-        self._arriving = {}  # loss_id -> [_Arriving, …], oldest first
-        self._read = {}  # loss_id -> deque of Maxima, oldest first
-        self._peaks = {}  # (loss_id, kind, name) -> the largest value of all passes
-        self._new = {}  # loss_id -> how many maxima have arrived since ``add`` returned True
+        self._losses = {}  # loss_id -> _OfLoss
 
     def add(self, record):
         """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived, without waiting for a GPU."""
-        loss_id = record.loss_id
-        unread = self._unread.setdefault(loss_id, [])
-        unread.append(record)
-        if not _can_be_read(record):
-            del unread[:-KEPT]
-            return False
-        arriving = self._arriving.setdefault(loss_id, [])
-        if len(unread) >= READ_EVERY:
-            arriving.append(_Arriving(self._unread.pop(loss_id)))
-        while arriving and (arriving[0].has_arrived() or len(arriving) > KEPT // READ_EVERY):
-            self._take(loss_id, arriving.pop(0))
-        is_enough = self._new.get(loss_id, 0) >= READ_EVERY
-        if is_enough:
-            self._new[loss_id] = 0
-        return is_enough
+        return self._losses.setdefault(record.loss_id, _OfLoss()).add(record)
 
     def of_loss(self, loss_id):
         """Return the ``Maxima`` of recent passes of a loss, oldest first; waits for the device."""
-        for arriving in self._arriving.pop(loss_id, []) + [_Arriving(self._unread.pop(loss_id, []))]:
-            self._take(loss_id, arriving)
-        return list(self._read[loss_id])
-
-    def _take(self, loss_id, arriving):
-        kept = self._read.setdefault(loss_id, deque(maxlen=KEPT))
-        for maxima in arriving.maxima():
-            kept.append(maxima)
-            self._new[loss_id] = self._new.get(loss_id, 0) + 1
-            for key, value in maxima.values.items():
-                key = (loss_id,) + key
-                self._peaks[key] = max(value, self._peaks.get(key, 0.0))
+        return self._losses.setdefault(loss_id, _OfLoss()).all_read()
 
     def growths(self, loss_id, before, count):
         """Return the ``Growth`` of every name in the last ``count`` passes of a loss before step ``before``."""
@@ -131,7 +102,8 @@ class RecentMaxima:
             record: the last added ``PassRecord``.
             policy: the session's.
         """
-        passes = list(self._read.get(record.loss_id, ()))
+        loss = self._losses[record.loss_id]
+        passes = list(loss.read)
         low = low_dtype(policy)
         found = []
         for growth in _growths(passes[-WINDOW:]):
@@ -142,7 +114,7 @@ class RecentMaxima:
                     continue
                 scale = passes[-1].scale
             limit = torch.finfo(dtype).max / scale
-            is_peak = growth.values[-1] >= self._peaks[(record.loss_id,) + key]
+            is_peak = growth.values[-1] >= loss.peaks[key]
             count = passes_to_overflow(growth.values, limit) if is_peak else None
             if count is not None:
                 found.append(Foreseen(growth, count, dtype_name(dtype), limit, scale, low is not policy.dtypes.high))
@@ -150,11 +122,56 @@ class RecentMaxima:
 
     def clear(self):
         """Forget everything."""
-        self._unread.clear()
-        self._arriving.clear()
-        self._read.clear()
-        self._peaks.clear()
-        self._new.clear()
+        self._losses.clear()
+
+
+class _OfLoss:
+    """The passes of one loss.
+
+    Attributes:
+        read: the ``Maxima`` that have arrived, oldest first.
+        peaks: ``{(kind, name): the largest value of all passes}``.
+    """
+
+    def __init__(self):
+        self.read, self.peaks = deque(maxlen=KEPT), {}
+        self._unread = []  # PassRecord objects
+        self._sent = []  # (PassRecord objects, the Transfer of their numbers), oldest first
+        self._new = 0  # how many maxima have arrived since ``add`` returned True
+
+    def add(self, record):
+        self._unread.append(record)
+        if not _can_be_read(record):
+            del self._unread[:-KEPT]
+            return False
+        if len(self._unread) >= READ_EVERY:
+            self._send()
+        while self._sent and (self._sent[0][1].has_arrived() or len(self._sent) > KEPT // READ_EVERY):
+            self._take()
+        is_enough = self._new >= READ_EVERY
+        if is_enough:
+            self._new = 0
+        return is_enough
+
+    def all_read(self):
+        self._send()
+        while self._sent:
+            self._take()
+        return list(self.read)
+
+    def _send(self):
+        records, self._unread = self._unread, []
+        self._sent.append((records, Transfer([vector for each in records for _, _, vector in _vectors(each)])))
+
+    def _take(self):
+        records, transfer = self._sent.pop(0)
+        numbers = iter(transfer.read())
+        for record in records:
+            maxima = _maxima(record, numbers)
+            self.read.append(maxima)
+            self._new += 1
+            for key, value in maxima.values.items():
+                self.peaks[key] = max(value, self.peaks.get(key, 0.0))
 
 
 def _can_be_read(record):
@@ -174,64 +191,26 @@ def _growths(passes):
     return [Growth(key[0], key[1], tuple(values)) for key, values in series.items() if len(values) > 1]
 
 
-class _Arriving:
-    """The numbers of some records that are being copied to the host: one copy per device and dtype.
+def _maxima(record, numbers):
+    """Return the ``Maxima`` of a record.
 
-    Copies from a GPU are asynchronous; ``maxima`` waits for those that have not arrived.
+    Args:
+        numbers: an iterator over the numbers of its ``_vectors``.
     """
-
-    def __init__(self, records):
-        self._records = records
-        self._places = []  # (record, kind or None for the loss scale, positions, (device, dtype), start)
-        self._vectors, self._events = {}, []
-        groups, lengths = {}, {}
-        for record in records:
-            for kind, positions, vector in _vectors(record):
-                key = vector.device, vector.dtype
-                self._places.append((record, kind, positions, key, lengths.get(key, 0)))
-                lengths[key] = lengths.get(key, 0) + vector.numel()
-                groups.setdefault(key, []).append(vector)
-        for key, vectors in groups.items():
-            self._vectors[key] = self._sent(torch.cat(vectors))
-
-    def _sent(self, vector):
-        if vector.device.type != "cuda":
-            return vector
-        copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
-        copy.copy_(vector, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(vector.device))
-        self._events.append(event)
-        return copy
-
-    def has_arrived(self):
-        """Return whether ``maxima`` would not wait for a GPU."""
-        return all([event.query() for event in self._events])
-
-    def maxima(self):
-        """Return the ``Maxima`` of the records."""
-        for event in self._events:
-            event.synchronize()
-        numbers = {key: vector.tolist() for key, vector in self._vectors.items()}
-        found = {id(record): Maxima(record.step, [record.scale], {}, {}) for record in self._records}
-        for record, kind, positions, key, start in self._places:
-            maxima = found[id(record)]
-            values = numbers[key][start : start + len(positions)]
-            if kind is None:
-                maxima.scale[:] = values
-            else:
-                _add_values(maxima, kind, record, positions, values)
-        return [maxima._replace(scale=float(maxima.scale[0])) for maxima in found.values()]
-
-
-def _add_values(maxima, kind, record, positions, values):
-    names = getattr(record, kind).names
-    for position, value in zip(positions, values):
-        key = kind, names[position]
-        if math.isfinite(value) and value >= maxima.values.get(key, 0.0):
-            maxima.values[key] = value
-            if kind == "outputs":
-                maxima.dtypes[key] = record.output_dtypes[position]
+    scale, values, dtypes = record.scale, {}, {}
+    for kind, positions, _ in _vectors(record):
+        found = next(numbers)
+        if kind is None:
+            (scale,) = found
+            continue
+        names = getattr(record, kind).names
+        for position, value in zip(positions, found):
+            key = kind, names[position]
+            if math.isfinite(value) and value >= values.get(key, 0.0):
+                values[key] = value
+                if kind == "outputs":
+                    dtypes[key] = record.output_dtypes[position]
+    return Maxima(record.step, float(scale), values, dtypes)
 
 
 def _vectors(record):

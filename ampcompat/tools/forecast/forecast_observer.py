@@ -15,10 +15,10 @@ from ...support import tensor_lists
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
+from ...trace.exponents import Stats, TensorSamples
 from ..stated_options import StatedOptions
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
-from .tensor_samples import Stats, TensorSamples
 
 #: The recorded steps in addition to the first two, as shares of the run.
 SHARES = (0.1, 0.4, 1.0)

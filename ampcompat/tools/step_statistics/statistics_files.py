@@ -7,7 +7,7 @@ import torch
 
 from ...errors import AmpError
 from ...support.torch_compat.thread_context import world_size
-from ..diagnostics.largest_values import SUMMARY
+from ...trace.values import SUMMARY
 from .tensor_statistics import COLUMNS
 
 NO_TENSORBOARD = (

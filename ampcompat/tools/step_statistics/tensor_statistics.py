@@ -6,42 +6,23 @@ Everything is computed on the device, in hooks that exist in these steps only, a
 import atexit
 import functools
 import weakref
-from typing import Any, NamedTuple
 
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.dtype_names import dtype_name
 from ...support.observer import Observer
+from ...trace.values import SUMMARY, Transfer, low_dtype, summary
 from ..diagnostics.activation_hooks import ActivationHooks
-from ..diagnostics.largest_values import SUMMARY, low_dtype, summary
 
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 
 
-class Measured(NamedTuple):
-    """A tensor of one step: its description, and its ``summary``, which is still on the device.
-
-    ``model``: its number in the order of ``amp.initialize``; None for a param that is in no model. ``tensor``:
-    "output", "input", or the param's own name. ``call``: the index of the module's output (or gradient) in the step.
-    ``divisor``: the loss scale by which the largest and mean values are divided. ``scale``: the loss scale.
-    """
-
-    kind: str
-    model: Any
-    module: str
-    tensor: str
-    call: int
-    dtype: torch.dtype
-    level_dtype: torch.dtype
-    size: int
-    values: torch.Tensor
-    divisor: Any = 1.0
-    scale: Any = 1.0
-
-
-#: The columns of a row.
+#: The columns of a row. ``model``: its number in the order of ``amp.initialize``, None for a param that is in no model;
+#: ``tensor``: "output", "input", or the param's own name; ``call``: the index of the module's output in the step.
 COLUMNS = ("step", "kind", "model", "module", "tensor", "call", "dtype", "level_dtype", "loss_scale", "size") + SUMMARY
+#: Those that are computed on the device.
+NUMBERS = SUMMARY + ("loss_scale",)
 
 
 class TensorStatistics(Observer):
@@ -59,7 +40,7 @@ class TensorStatistics(Observer):
         self._scales = weakref.WeakKeyDictionary()  # record -> the loss scale of its last backward pass
         self._hooks = None
         self._pass = _none  # a weak reference to the pass that is going on
-        self._measured, self._calls = [], {}
+        self._rows, self._calls = [], {}  # rows without numbers, each with its numbers on the device
         self._low = torch.float32
         self._is_closed = False
 
@@ -113,9 +94,10 @@ class TensorStatistics(Observer):
         """Read and write the measurements; start or end measuring."""
         step = self._steps.get(record, 0)
         self._steps[record] = step + 1
-        measured, self._measured, self._calls = self._measured, [], {}
-        if measured:
-            rows = [dict(step=step, **row) for row in _read(measured)]
+        rows, self._rows, self._calls = self._rows, [], {}
+        if rows:
+            numbers = Transfer([values for _, values in rows]).read()
+            rows = [dict(row, step=step, **dict(zip(NUMBERS, found))) for (row, _), found in zip(rows, numbers)]
             for writer in self._writers:
                 writer.write(step, rows)
         self._hook_if_due()
@@ -168,14 +150,19 @@ class TensorStatistics(Observer):
         key = kind, entry.name
         call = self._calls[key] = self._calls.get(key, -1) + 1
         tensor = "input" if is_input else "output"
-        facts = (call, entry.dtype, self._low, entry.size, entry.measured, divisor, scale)
-        self._measured.append(Measured(kind, number, module, tensor, *facts))
+        self._add_row((kind, number, module, tensor, call), entry.dtype, entry.size, entry.measured, divisor, scale)
 
     def _add(self, kind, model, module, name, tensor, factor, scale):
         values = summary(tensor, self._low, factor)
         if values is not None:
-            facts = (0, tensor.dtype, self._low, tensor.numel(), values, 1.0, scale)
-            self._measured.append(Measured(kind, model, module, name, *facts))
+            self._add_row((kind, model, module, name, 0), tensor.dtype, tensor.numel(), values, 1.0, scale)
+
+    def _add_row(self, place, dtype, size, values, divisor, scale):
+        """Add a row whose largest and mean values are divided by ``divisor``."""
+        row = dict(zip(COLUMNS[1:], place), dtype=dtype_name(dtype), level_dtype=dtype_name(self._low), size=size)
+        values = values.to(torch.float32 if values.device.type == "mps" else torch.float64)
+        scale, divisor = [torch.as_tensor(each, dtype=values.dtype, device=values.device) for each in (scale, divisor)]
+        self._rows.append((row, torch.cat([values[:2] / divisor, values[2:], scale.reshape(1)])))
 
 
 def _none():
@@ -184,28 +171,3 @@ def _none():
 
 def _numbered(number, name, is_input=False):
     return number, name, is_input
-
-
-def _read(measured):
-    """Yield rows of ``Measured`` objects, without the step. The host waits for each device once."""
-    numbers = [None] * len(measured)
-    for device in {each.values.device for each in measured}:
-        places = [place for place, each in enumerate(measured) if each.values.device == device]
-        dtype = torch.float32 if device.type == "mps" else torch.float64
-        columns = [_column(measured[place], device, dtype) for place in places]
-        for place, values in zip(places, torch.stack(columns).tolist()):
-            numbers[place] = values
-    for each, values in zip(measured, numbers):
-        row = {name: getattr(each, name) for name in ("kind", "model", "module", "tensor", "call", "size")}
-        row.update(
-            dtype=dtype_name(each.dtype), level_dtype=dtype_name(each.level_dtype), loss_scale=values[len(SUMMARY)]
-        )
-        row.update(zip(SUMMARY, values))
-        yield row
-
-
-def _column(each, device, dtype):
-    """Return the summary, with largest and mean values divided by the divisor, and the loss scale; shape (6,)."""
-    values = each.values.to(dtype)
-    scale, divisor = [torch.as_tensor(value, dtype=dtype, device=device) for value in (each.scale, each.divisor)]
-    return torch.cat([values[:2] / divisor, values[2:], scale.reshape(1)])

@@ -1,21 +1,80 @@
-"""Statistics of many tensors, computed on their devices and read by the host once a step.
-
-The largest and smallest values of each tensor are exact; everything else is based on ``SAMPLE`` evenly spaced values.
-"""
+"""Counts of values by their exponents, computed on the tensors' devices: of all tensors together, and of each one."""
 
 import math
 from typing import NamedTuple, Tuple
 
 import torch
 
-from ..diagnostics.largest_values import dense_values
+from .values import dense_values
 
-#: The largest number of values of a tensor that are counted.
+#: The exponents that ``ExponentCounts`` counts: all of float32's, and one more at either end for float64.
+LOWEST, HIGHEST = -150, 128
+
+#: The largest finite number of float16.
+FLOAT16_MAX = 65504.0
+
+#: The number of elements that are counted at a time: bounds the memory.
+CHUNK = 1 << 20
+
+_ZEROS, _NONFINITE, _OVERFLOWS, _FIRST = 0, 1, 2, 3  # positions in a vector of counts
+
+#: The largest number of values of a tensor that ``TensorSamples`` counts, and their exponents; smaller or larger ones
+#: count as the first or last.
 SAMPLE = 1024
+SAMPLE_LOWEST, SAMPLE_HIGHEST = -64, 31
+_BINS = SAMPLE_HIGHEST - SAMPLE_LOWEST + 1
 
-#: The exponents that are counted; smaller or larger ones count as the first or last.
-LOWEST, HIGHEST = -64, 31
-_BINS = HIGHEST - LOWEST + 1
+
+def exponents_of(values):
+    """Return the largest e with 2**e <= x of positive values x, as floats; -inf for 0."""
+    exponents = torch.log2(values).floor()
+    # A rounded logarithm may be off by one near powers of two, so it is corrected by exact comparisons.
+    exponents = exponents - (torch.pow(2.0, exponents) > values).to(values.dtype)
+    return exponents + (torch.pow(2.0, exponents + 1) <= values).to(values.dtype)
+
+
+class ExponentCounts:
+    """Counts values by their exponents; the counts stay on their devices until ``read``.
+
+    Args:
+        sample: about how many evenly spaced values of a tensor to count, weighted for those that are left out; None for
+            all.
+    """
+
+    def __init__(self, sample=None):
+        self._sample = sample
+        self._vectors = {}  # device -> int64 counts
+
+    def update(self, tensors):
+        """Count the values of floating-point tensors."""
+        with torch.no_grad():
+            for values in map(dense_values, tensors):
+                if values is not None:
+                    self._count(values.reshape(-1))
+
+    def _count(self, values):
+        stride = 1 if self._sample is None else -(-values.numel() // self._sample)
+        if values.device.type == "mps":  # it has no float64
+            values = values.cpu()
+        counts = self._vectors.get(values.device)
+        if counts is None:
+            counts = torch.zeros(_FIRST + HIGHEST - LOWEST + 1, dtype=torch.int64, device=values.device)
+            self._vectors[values.device] = counts
+        for chunk in values[::stride].split(CHUNK):
+            chunk = chunk.to(torch.float64).abs()
+            finite = chunk - chunk == 0
+            bins = exponents_of(chunk).clamp(LOWEST, HIGHEST) - (LOWEST - _FIRST)
+            bins = bins.masked_fill(chunk == 0, _ZEROS).masked_fill(~finite, _NONFINITE).to(torch.int64)
+            counts.index_add_(0, bins, torch.full_like(bins, stride))
+            counts[_OVERFLOWS] += (finite & (chunk > FLOAT16_MAX)).sum() * stride
+
+    def read(self):
+        """Return ``{exponent: count}``, and how many values are 0, inf or nan, and finite above 65504."""
+        totals = [0] * (_FIRST + HIGHEST - LOWEST + 1)
+        for vector in self._vectors.values():
+            totals = [total + count for total, count in zip(totals, vector.tolist())]
+        counts = {LOWEST + index: count for index, count in enumerate(totals[_FIRST:]) if count}
+        return counts, totals[_ZEROS], totals[_NONFINITE], totals[_OVERFLOWS]
 
 
 class Stats(NamedTuple):
@@ -53,7 +112,10 @@ class Stats(NamedTuple):
 
 
 class TensorSamples:
-    """Samples tensors, and returns the ``Stats`` of all at once."""
+    """Samples tensors, and returns the ``Stats`` of all at once.
+
+    The largest and smallest values of a tensor are exact; everything else is based on ``SAMPLE`` evenly spaced values.
+    """
 
     def __init__(self):
         self._sampled = []  # (key, size, sampled values, (minimum, maximum) of all or None)
@@ -90,7 +152,7 @@ class TensorSamples:
 
 def _stats(size, row):
     minimum, maximum, smallest, square, zeros = row[:5]
-    exponents = tuple((LOWEST + place, count) for place, count in enumerate(row[5:]) if count)
+    exponents = tuple((SAMPLE_LOWEST + place, count) for place, count in enumerate(row[5:]) if count)
     return Stats(minimum, maximum, smallest, math.sqrt(square) if square >= 0 else math.nan, zeros, size, exponents)
 
 
@@ -116,7 +178,7 @@ def _rows(samples, extrema):
     smallest = values.new_full((len(samples),), math.inf).scatter_reduce_(0, owners, nonzero, "amin")
     square = torch.zeros_like(lowest).scatter_add_(0, owners, values * values) / sizes_there.clamp_min(1)
     zeros = torch.zeros_like(lowest).scatter_add_(0, owners, (is_zero & is_finite).to(wide))
-    exponents = (torch.frexp(values)[1].long() - 1).clamp(LOWEST, HIGHEST) - LOWEST
+    exponents = exponents_of(values).clamp(SAMPLE_LOWEST, SAMPLE_HIGHEST).long() - SAMPLE_LOWEST
     counts = values.new_zeros(len(samples) * _BINS)
     counts.scatter_add_(0, owners * _BINS + exponents, (~is_zero).to(wide))
     head = torch.stack([lowest, highest, smallest, square, zeros], 1)

@@ -1,15 +1,16 @@
-"""The largest absolute values of tensors, which stay on their devices until they are read.
+"""Statistics of tensors that stay on their devices until they are read: largest values, shares, named scalars.
 
-One number per tensor is enough: in ``abs().max()``, nan takes precedence over inf, and inf over finite values.
+For the largest value, one number per tensor is enough: in ``abs().max()``, nan takes precedence over inf, and inf over
+finite values.
 """
 
 import math
 
 import torch
 
-from ...support.tensor_lists import as_real
+from ..support.tensor_lists import as_real
 
-#: The number of name sequences with cached positions in a vector; a model with a changing graph has several.
+#: The number of name sequences with their own vector of maxima; a model with a changing graph has several.
 SEQUENCES = 64
 
 
@@ -132,61 +133,70 @@ class RunningMax:
     """The largest finite value so far by name; inf and nan leave it unchanged."""
 
     def __init__(self):
-        self._slots = {}  # device -> {name: index into that device's vector}
-        self._vectors = {}  # device -> vector, never changed in place; -1 where there was no finite value
-        self._positions = {}  # (device, names) -> [(positions or None, slots)]
+        self._vectors = {}  # (device, names) -> vector, never changed in place; -1 where there was no finite value
+        self._read = {}  # name -> the largest value of the vectors that were read
 
     def update(self, scalars):
         """Update the maxima with ``NamedScalars``, on the device."""
         for positions, vector in scalars.vectors:
-            names = tuple(scalars.names[position] for position in positions)
-            rounds = self._rounds(names, vector.device)
-            maxima = self._enlarged(vector)
-            for chosen, slots in rounds:
-                values = vector if chosen is None else vector[chosen]
-                before = maxima[slots]
-                maxima = maxima.clone()
-                maxima[slots] = torch.max(before, torch.where(values - values == 0, values, before))
-            self._vectors[vector.device] = maxima
+            key = vector.device, tuple([scalars.names[position] for position in positions])
+            finite = torch.where(vector - vector == 0, vector, torch.full_like(vector, -1.0))
+            before = self._vectors.pop(key, None)
+            self._vectors[key] = finite if before is None else torch.max(before, finite)
+        if len(self._vectors) > SEQUENCES:
+            self._read, self._vectors = _by_name(self._read, self._vectors), {}
 
     def snapshot(self):
         """Return a function: name -> the current maximum as a float, or None; it waits for the devices."""
-        vectors = dict(self._vectors)
+        read, vectors = self._read, dict(self._vectors)
 
         def maximum(name):
-            found = []
-            for device, vector in vectors.items():
-                slot = self._slots[device].get(name)
-                if slot is not None and slot < len(vector):
-                    found.append(vector[slot].item())
-            return max(found) if found and max(found) >= 0.0 else None
+            found = _by_name(read, vectors).get(name, -1.0)
+            return found if found >= 0.0 else None
 
         return maximum
 
-    def _rounds(self, names, device):
-        """Return the slots of names, in rounds without duplicates, since indexed writes must be unique."""
-        key = (device, names)
-        if key not in self._positions:
-            if len(self._positions) >= SEQUENCES:
-                self._positions.clear()
-            rounds, seen, device_slots = [], {}, self._slots.setdefault(device, {})
-            for position, name in enumerate(names):
-                number = seen[name] = seen.get(name, -1) + 1
-                if number == len(rounds):
-                    rounds.append(([], []))
-                rounds[number][0].append(position)
-                rounds[number][1].append(device_slots.setdefault(name, len(device_slots)))
-            self._positions[key] = [
-                (None if len(rounds) == 1 else torch.tensor(chosen, device=device), torch.tensor(slots, device=device))
-                for chosen, slots in rounds
-            ]
-        return self._positions[key]
 
-    def _enlarged(self, like):
-        """Return the vector of a device, enlarged for new names."""
-        vector = self._vectors.get(like.device)
-        missing = len(self._slots[like.device]) - (0 if vector is None else len(vector))
-        if missing:
-            new = torch.full((missing,), -1.0, dtype=like.dtype, device=like.device)
-            vector = new if vector is None else torch.cat([vector, new])
-        return vector
+def _by_name(read, vectors):
+    """Return ``{name: largest value}`` of ``{(device, names): vector}`` and of values that were read before."""
+    found = dict(read)
+    for (_, names), vector in vectors.items():
+        for name, value in zip(names, vector.tolist()):
+            found[name] = max(value, found.get(name, value))
+    return found
+
+
+class Transfer:
+    """The values of tensors on the way to the host: one copy per device and dtype, from a CUDA GPU asynchronous."""
+
+    def __init__(self, tensors):
+        self._places, groups, lengths = [], {}, {}  # ((device, dtype), start, end) per tensor
+        for tensor in tensors:
+            key = tensor.device, tensor.dtype
+            start = lengths.get(key, 0)
+            lengths[key] = start + tensor.numel()
+            self._places.append((key, start, lengths[key]))
+            groups.setdefault(key, []).append(tensor.reshape(-1))
+        self._events = []
+        self._vectors = {key: self._sent(torch.cat(vectors)) for key, vectors in groups.items()}
+
+    def _sent(self, vector):
+        if vector.device.type != "cuda":
+            return vector
+        copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
+        copy.copy_(vector, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(vector.device))
+        self._events.append(event)
+        return copy
+
+    def has_arrived(self):
+        """Return whether ``read`` would not wait for a GPU."""
+        return all([event.query() for event in self._events])
+
+    def read(self):
+        """Return a list of numbers per tensor; waits for the devices."""
+        for event in self._events:
+            event.synchronize()
+        numbers = {key: vector.tolist() for key, vector in self._vectors.items()}
+        return [numbers[key][start:end] for key, start, end in self._places]

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.tools.diagnostics.largest_values import NamedScalars, RunningMax, max_abs, nonfinite_kind
+from ampcompat.trace.values import NamedScalars, RunningMax, max_abs, nonfinite_kind
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

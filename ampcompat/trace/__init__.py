@@ -1,0 +1,1 @@
+"""What is observed of a training step: values of tensors, read from the device in one transfer."""
