@@ -1,4 +1,4 @@
-"""The largest absolute values against those computed in Python."""
+"""Statistics of values against those computed in Python."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.trace.values import NamedScalars, RunningMax, max_abs, nonfinite_kind
+from ampcompat.trace.values import SEQUENCES, NamedScalars, RunningMax, Transfer, max_abs, nonfinite_kind
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -72,3 +72,21 @@ def test_running_maxima_are_the_largest_finite_values_so_far(passes):
             if math.isfinite(value):
                 expected[name] = max(expected.get(name, 0.0), torch.tensor(abs(value)).item())
     assert {name: maxima.snapshot()(name) for name in "abcde"} == {name: expected.get(name) for name in "abcde"}
+
+
+def test_running_maxima_of_a_changing_graph_are_kept():
+    maxima = RunningMax()
+    for count in range(1, 2 * SEQUENCES + 4):
+        maxima.update(NamedScalars([("a", torch.tensor(float(count))), (f"b{count}", torch.tensor(-0.0))]))
+    before = maxima.snapshot()
+    maxima.update(NamedScalars([("a", torch.tensor(1000.0))]))
+    assert (before("a"), before("b1"), before("c")) == (2.0 * SEQUENCES + 3, 0.0, None)
+    assert maxima.snapshot()("a") == 1000.0
+
+
+def test_a_transfer_keeps_the_order_over_dtypes_and_shapes():
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor(3), torch.tensor([[4.0], [5.0]]), torch.tensor([])]
+    transfer = Transfer(tensors)
+    assert transfer.has_arrived()
+    assert transfer.read() == [[1.0, 2.0], [3], [4.0, 5.0], []]
+    assert Transfer([]).read() == []
