@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from .thread_context import recording_gradients, tried_once
+from .thread_context import tried_once
 
 #: Environment variables that limit which of the CPU's units oneDNN uses; torch computes matrix products with oneDNN.
 #: torch.cpu.get_capabilities() ignores them and reports all units of the CPU.
@@ -72,5 +72,4 @@ def trains_in(dtype):
 @tried_once
 def differentiates(dtype):
     """Return whether torch computes gradients of a floating-point dtype; torch 1.3 does not for bfloat16."""
-    with recording_gradients():
-        return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad
+    return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad

@@ -14,7 +14,7 @@ from typing import Mapping, NamedTuple, Tuple
 import torch
 from packaging.version import Version
 
-from .thread_context import recording_gradients, tried_once
+from .thread_context import tried_once
 
 # The originals, before ``cuda_redirect`` replaces them.
 _cuda_is_available = torch.cuda.is_available
@@ -310,10 +310,9 @@ def has_mixed_batch_norm(device, low, high):
     The result must be of dtype ``low``. torch_xla's is called so, and is of dtype ``high`` for the next operation.
     """
     try:
-        with recording_gradients():
-            wide = torch.ones(2, dtype=high, device=device)
-            narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
-            output = torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True)
+        wide = torch.ones(2, dtype=high, device=device)
+        narrow = torch.ones(3, 2, dtype=low, device=device, requires_grad=True)
+        output = torch.nn.functional.batch_norm(narrow, wide, wide.clone(), wide.clone(), wide.clone(), True)
         output.grad_fn(torch.ones_like(output))  # not ``backward``, which the casts wrap
         torch.stack([output.detach(), narrow.detach()]).tolist()
     except RuntimeError:

@@ -111,8 +111,9 @@ without_dispatch_modes = getattr(
 
 
 def tried_once(function):
-    """Return ``function`` cached and run outside of dispatch modes: it tests torch, and fake tensors have no values.
+    """Return ``function`` cached and run while autograd records, outside of inference mode and of dispatch modes.
 
+    It tests torch: fake tensors have no values, and tensors of inference mode no versions.
     A function that tests a device must read a result: some devices compute, and fail, only then.
     """
 
@@ -120,10 +121,11 @@ def tried_once(function):
     @functools.wraps(function)
     def tried(*args):
         try:
-            with without_dispatch_modes():
+            with without_dispatch_modes(), recording_gradients():
                 return function(*args)
         except (AssertionError, RuntimeError):  # this torch or machine does not have the device: a mode replaces it
-            return function(*args)
+            with recording_gradients():
+                return function(*args)
 
     return tried
 
