@@ -14,6 +14,7 @@ TOLD = {
     "dtypes": "float32,float64",
     "diagnose": True,
     "store_param_remainders": False,
+    "keep_fp32": "head,body",
     "op_stats": True,
     "op_stats_file": "calls.json",
     "stats_every": 5,

@@ -9,7 +9,7 @@ from ..abtest.row_names import UNCHANGED, script_name
 from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import CommandParser
-from .run_command import add_training_options, parse_level
+from .run_command import add_training_options, parse_layers, parse_level
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -28,7 +28,11 @@ def _number_or_dynamic(text):
 
 
 def _names(text):
-    return text.split(",")
+    return parse_layers(text).split(",")
+
+
+def _without_spaces(lists):
+    return re.sub(r"[\s\"']", "", lists.group())
 
 
 #: Keywords of ``amp.initialize`` and the types of their values; a test compares the names with its signature.
@@ -76,10 +80,12 @@ def parse_variant(text):
         )
     parser = CommandParser(prog="ampcompat ab", add_help=False)
     add_training_options(parser)
+    rest = re.sub(r"(?<=keep_fp32=)\[[^][]*\]", _without_spaces, rest)  # a list, as `forecast` prints it
     given, settings = parser.parse_known_args(shlex.split(rest))
     options = {key: getattr(given, key) for key in ("backend", "dtypes", "verbosity") if getattr(given, key)}
-    told = ChildEnvironment(diagnose=given.diagnose, store_param_remainders=given.store_param_remainders)
-    changes = {"opt_level": given.opt_level, "environment": told.to_env(), "options": options}
+    told = {name: getattr(given, name) for name in ("diagnose", "store_param_remainders", "keep_fp32")}
+    environment = ChildEnvironment(**told).to_env()
+    changes = {"opt_level": given.opt_level, "environment": environment, "options": options}
     device_option.check_option(parser, given.device)
     if given.device is not None:
         changes["device"] = given.device

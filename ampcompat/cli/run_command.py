@@ -73,6 +73,8 @@ def add_training_options(parser):
     parser.add_argument(
         "--backend", choices=BACKENDS, metavar="NAME", help="cast backend of O1 and O4: auto, native or patched"
     )
+    layers = "layers that stay float32, such as head,encoder.0; added to those of the script"
+    parser.add_argument("--keep-fp32", type=parse_layers, metavar="LAYER,…", help=layers)
     parser.add_argument("--verbosity", type=whole_number(0), metavar="N", help="0 prints nothing, 1 what Apex prints")
     parser.add_argument(
         "--dtypes",
@@ -141,6 +143,15 @@ def parse_dtypes(text):
     if not 0 < BITS.get(low, 0) < BITS.get(high, 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not LOW,HIGH, such as float32,float64")
     return text
+
+
+def parse_layers(text):
+    """Return the names in ``text``, joined by commas; also of a Python list, as `forecast` prints it."""
+    inner = text[1:-1] if text[:1] + text[-1:] == "[]" else text
+    names = [name.strip().strip("\"'") for name in inner.split(",")]
+    if not all(names) or any(set(name) & set(" \"'") or name.count("[") != name.count("]") for name in names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of layers, such as head,encoder.0")
+    return ",".join(names)
 
 
 def script_command(parser, options):

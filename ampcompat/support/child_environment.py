@@ -34,9 +34,10 @@ def _flag(text):
 class ChildEnvironment:
     """What a child process is told; None: nothing, so that it is told what this process was told.
 
-    The first six replace arguments of ``amp.initialize``, the next five are what is observed of a script.
+    The first seven replace arguments of ``amp.initialize``, the next five are what is observed of a script.
 
     Args:
+        keep_fp32: names of layers, joined by commas, that are added to the script's.
         dtypes: low and high, such as "float32,float64", for a torch without half.
         device: what CUDA is redirected to.
         forces_level: whether the level is forced on scripts without Apex too.
@@ -52,6 +53,7 @@ class ChildEnvironment:
     dtypes: Optional[str] = _told("DTYPES")
     diagnose: Optional[bool] = _told("DIAGNOSE", _flag)
     store_param_remainders: Optional[bool] = _told("STORE_PARAM_REMAINDERS", _flag)
+    keep_fp32: Optional[str] = _told("KEEP_FP32")
     op_stats: Optional[bool] = _told("OP_STATS", _flag)
     op_stats_file: Optional[str] = _told("OP_STATS_FILE")
     stats_every: Optional[int] = _told("STATS_EVERY", int)

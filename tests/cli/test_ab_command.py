@@ -304,12 +304,13 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 
 
 @needs_half
-def test_the_module_that_overflows_is_named():
-    done = run_ab("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))
+@pytest.mark.parametrize("details", [(), ("--details",)])
+def test_the_module_that_overflows_and_the_next_command_are_named(details):
+    done = run_ab(*(details + ("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))))
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
-    assert "step 20, O2: " in printed and "came first" in printed and 'keep_fp32=["scaled' in printed
-    assert "O2: rejected: its loss is nan from step 20 on" in printed
+    assert "step 20, O2: " in printed and "came first" in printed
+    assert "python -m ampcompat forecast SCRIPT" in printed and "its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
 

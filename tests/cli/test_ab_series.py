@@ -201,9 +201,19 @@ def test_a_variant_has_options_of_run_of_initialize_and_of_the_environment():
     assert (changes["environment"], changes["device"]) == ({"NAME": "two words"}, "cpu")
 
 
+def test_layers_are_given_to_a_variant_as_forecast_prints_them():
+    python = ab_variants.parse_variant('x: --opt-level O2 keep_fp32=["big.down", "big.up"] init_scale=8')[1]
+    assert python["options"]["initialize"] == {"keep_fp32": ["big.down", "big.up"], "init_scale": 8.0}
+    assert ab_variants.parse_variant("x: --keep-fp32 big.down,big.up")[1]["environment"] == {
+        "AMPCOMPAT_KEEP_FP32": "big.down,big.up"
+    }
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
+        ("x: keep_fp32=[big", "is not a list of layers"),
+        ("x: --keep-fp32 big,,up", "is not a list of layers"),
         ("without a colon", "is not NAME: OPTIONS"),
         ("a/b: --opt-level O1", "letters, digits"),
         ("x: looss_scale=2", "unknown option 'looss_scale=2'"),

@@ -91,7 +91,8 @@ def test_no_value_underflows_or_overflows_between_the_two_scales(values):
         ([2.0**-60, 1.0], "with a loss scale of 2^14 (16384), the largest safe one, 50.0 % do"),
         ([1e6, 1.0], "50.0 % of the values are over 65504: float16 overflows at any scale"),
         ([float("inf"), 1.0], "1 values were inf or nan. Plain float16 can represent every value"),
-        ([0.0], "All gradients were 0."),
+        ([0.0], "No gradient was finite and other than 0."),
+        ([0.0, float("nan")], "1 values were inf or nan. No gradient was finite and other than 0."),
     ],
 )
 def test_the_summary_says_whether_loss_scaling_is_needed(values, text):

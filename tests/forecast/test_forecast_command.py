@@ -154,7 +154,7 @@ def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
     told = forecast_text.to_text(FOUND, ["train.py", "--lr", "0.1"], details=True)
     assert all(len(line) <= 80 or "ampcompat" in line for line in told.splitlines())
     assert 'O2  works with keep_fp32=["body"]' in told and "O3  will not work" in told
-    assert "body: mul is 3.2 powers of two beyond the largest float16" in told
+    assert "body: mul is 9.2 × too large (the largest float16 is 65,504)" in told
     assert "Take O1: python -m ampcompat run --opt-level O1 train.py --lr 0.1" in told
 
 
@@ -167,7 +167,16 @@ def test_a_level_with_layers_in_float32_is_recommended_where_none_works_as_it_is
     levels = dict.fromkeys(FOUND["levels"], FOUND["levels"]["O3"])
     assert forecast_text.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]
     levels["O2"] = FOUND["levels"]["O2"]
-    assert 'opt_level="O2", keep_fp32=["body"]' in forecast_text.advice({**FOUND, "levels": levels}, ["train.py"])[0]
+    take, check, script = forecast_text.advice({**FOUND, "levels": levels}, ["train.py"])
+    assert take == "Take O2: python -m ampcompat run --opt-level O2 --keep-fp32 body train.py"
+    assert check.endswith("ab --baseline O0 --variant 'kept: --opt-level O2 --keep-fp32 body' train.py")
+    assert script.endswith('opt_level="O2", keep_fp32=["body"])')
+
+
+def test_a_level_that_will_not_work_has_no_advice_on_its_loss_scale():
+    fails = dict(FOUND["levels"]["O2"], prediction="fails", keep_fp32=[])
+    told = forecast_text.to_text({**FOUND, "levels": dict(FOUND["levels"], O2=fails)}, ["train.py"])
+    assert "O2  will not work" in told and "init_scale" not in told
 
 
 def test_the_page_has_the_map_and_escapes_names():

@@ -98,6 +98,7 @@ def test_the_epsilon_of_adam_fails_in_half_weights_alone():
     found = forecast(model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-2))
     assert dict(predictions(found), O3="works") == WORKS
     assert {kind for _, kind in kinds(found, "O3")} == {"epsilon"}
+    assert found["details"]["levels"]["O3"]["error"] == "Adam's eps of 1e-08 is 0 in float16"
 
 
 def test_updates_under_half_a_unit_of_the_last_place_are_lost_without_master_weights():

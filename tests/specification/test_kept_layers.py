@@ -50,6 +50,15 @@ def test_the_layers_that_it_names_keep_weights_and_arithmetic(setting, entry):
         assert last < first
 
 
+@settings_at("O2", "O5")
+def test_layers_of_the_command_line_are_added_to_the_script_s(setting, monkeypatch):
+    monkeypatch.setenv("AMPCOMPAT_KEEP_FP32", "1.0,2")
+    with session_of(setting):
+        model = make_model(setting)
+        initialize(setting, model, keep_fp32=["0"])
+        assert {layer.weight.dtype for layer in (model[0], model[1][0], model[2])} == {setting.high}
+
+
 @settings_at("O2", "O3", "O5", "O1", "O4")
 def test_a_type_keeps_every_layer_of_it(setting):
     with session_of(setting):

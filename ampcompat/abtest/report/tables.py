@@ -178,18 +178,20 @@ def details(report, summary):
 
 def overflows(report):
     """Return why steps were skipped as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
-    return _by_text((level, finding) for level, run in report.runs.items() for finding in run.findings)
+    return by_text({level: run.findings for level, run in report.runs.items()})
 
 
 def warnings(report):
     """Return which values grew towards the largest of their dtype, in the form of ``overflows``."""
-    return _by_text((level, warning) for level, run in report.runs.items() for warning in run.warnings)
+    return by_text({level: run.warnings for level, run in report.runs.items()})
 
 
-def _by_text(findings):
+def by_text(findings):
+    """Return the findings of levels as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
     found = {}
-    for level, finding in findings:
-        found.setdefault(finding.text, []).append((finding.step, level))
+    for level, each in findings.items():
+        for finding in each:
+            found.setdefault(finding.text, []).append((finding.step, level))
     return [(_places(places), text) for text, places in sorted(found.items(), key=lambda item: min(item[1]))]
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from ..judging.failures import failure
+from ..judging.failures import failure, nonfinite_starts
 from ..judging.summary import summarize
 from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
@@ -40,7 +40,7 @@ def to_text(report, width=100, details=False, summary=None):
         told = [f"{level}: {run.verdict}" for level, run in report.runs.items() if run.verdict]
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
-        told += _reasons(report, summary)
+        told += _first_causes(report) + _reasons(report, summary)
     told += [": ".join(each) for each in tables.warnings(report)[:MAX_CAUSES]]
     blocks.append(_sentences(told + tables.equivalences(report), width))
     blocks.append(_sentences(advice if details else advice[:1], width))
@@ -115,8 +115,23 @@ def _faults(report):
     return found
 
 
+def _first_causes(report):
+    """Return why the loss of a level is not finite from some step on: its finding there, with what to try."""
+    starts = {level: nonfinite_starts(run).values() for level, run in report.runs.items()}
+    late = {
+        level: [each for each in report.runs[level].findings if each.step >= min(steps)][:1]
+        for level, steps in starts.items()
+        if steps
+    }
+    return _causes(late)
+
+
 def _overflows(report):
-    causes = [": ".join(each) for each in tables.overflows(report) if not each[1].startswith(SAME_CAUSE)]
+    return _causes({level: run.findings for level, run in report.runs.items()})
+
+
+def _causes(findings):
+    causes = [": ".join(each) for each in tables.by_text(findings) if not each[1].startswith(SAME_CAUSE)]
     rest = len(causes) - MAX_CAUSES
     return causes[:MAX_CAUSES] + ([f"{rest} more causes of skipped steps"] if rest > 0 else [])
 

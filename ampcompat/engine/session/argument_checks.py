@@ -67,6 +67,9 @@ def make_request(stated, command_line, dtypes=None):
     """
     forced = process_state.initialize_options
     layers = listed(stated["keep_fp32"]) + listed(forced.get("keep_fp32"))
+    command_line = dict(command_line)
+    told = command_line.pop("keep_fp32", None)
+    layers += told.split(",") if told else []
     stated = dict(stated, **dict(forced, keep_fp32=layers))
     models, optimizers = stated["models"], stated["optimizers"]
     model_list = checked_list(models, "amp.initialize", "models", "a torch.nn.Module or a list of them", is_module)

@@ -261,7 +261,7 @@ class OverflowDiagnosis(Observer):
         facts = facts._replace(led_up=led_up(growths, facts))
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "was not skipped despite inf or nan: a static loss scale skips no steps"
-        if self._prints:
+        if self._prints and lines:
             head = f"ampcompat: step {record.step} (loss scaler {record.loss_id}) {verb}. "
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
 

@@ -62,9 +62,9 @@ class Histogram(NamedTuple):
 
     def summary(self) -> str:
         """Return in a sentence or two whether loss scaling is needed."""
-        if not self.counts:
-            return "All gradients were 0."
         nonfinite = f"{self.nonfinite:,} values were inf or nan. " if self.nonfinite else ""
+        if not self.counts:
+            return f"{nonfinite}No gradient was finite and other than 0."
         return nonfinite + self._advice()
 
     def _advice(self):
@@ -88,7 +88,7 @@ class Histogram(NamedTuple):
 
     def table(self, title: str = "Gradients by magnitude") -> str:
         """Return the histogram and its summary as text."""
-        total = self.nonzero + self.zeros
+        total = self.nonzero + self.zeros + self.nonfinite
         lines = [f"{title}: {total:,} values, {_percent(self.zeros / max(total, 1))} of them 0"]
         rows = self._rows()
         most = max([count for _, _, count in rows] or [1])

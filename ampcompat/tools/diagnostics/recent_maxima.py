@@ -63,7 +63,7 @@ class Foreseen(NamedTuple):
     """A predicted overflow.
 
     ``passes``: the number of passes until then, if the growth continues; ``limit``: the largest value that fits
-    ``dtype``, at the loss scale ``scale``; ``computes_in_half``: whether the level computes anything in half.
+    ``dtype``, at the loss scale ``scale``.
     """
 
     growth: Growth
@@ -71,7 +71,6 @@ class Foreseen(NamedTuple):
     dtype: str
     limit: float
     scale: float
-    computes_in_half: bool
 
 
 class RecentMaxima:
@@ -117,7 +116,7 @@ class RecentMaxima:
             is_peak = growth.values[-1] >= loss.peaks[key]
             count = passes_to_overflow(growth.values, limit) if is_peak else None
             if count is not None:
-                found.append(Foreseen(growth, count, dtype_name(dtype), limit, scale, low is not policy.dtypes.high))
+                found.append(Foreseen(growth, count, dtype_name(dtype), limit, scale))
         return min(found, key=lambda each: each.passes) if found else None
 
     def clear(self):

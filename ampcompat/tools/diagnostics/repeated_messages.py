@@ -1,8 +1,10 @@
-"""``Findings``: the messages about skipped steps, in full the first time and as a reference after that."""
+"""``Findings``: the messages about skipped steps, each cause in full the first time it occurs."""
+
+from collections import Counter
 
 from .growth_messages import history
 from .skip_facts import UNWATCHED
-from .skip_messages import explain, number
+from .skip_messages import explain
 
 
 class Findings:
@@ -14,6 +16,7 @@ class Findings:
 
     def __init__(self):
         self.texts = []
+        self._causes = Counter()  # (first step, cause) -> how many steps were skipped because of it
         self._last = {}  # loss_id -> its last explanation (cause and advice, record, facts, first step with them)
 
     def last_record(self, loss_id):
@@ -25,15 +28,15 @@ class Findings:
         return self._last[loss_id][2] if loss_id in self._last else None
 
     def add(self, record, facts):
-        """Explain a recorded pass; return the lines to print."""
+        """Explain a recorded pass; return the lines to print: none if the last one had the same cause."""
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
         lines, first_step = [text] + history(facts) + ["What to try: " + advice], record.step
         if earlier is not None and earlier[0] == (cause, advice):
-            first_step = earlier[3]
-            lines = [f"As in step {first_step}: {cause}, at scale {number(facts.scale)}."]
+            first_step, lines = earlier[3], []
         self._last[record.loss_id] = ((cause, advice), record, facts, first_step)
-        self.texts.append((record.step, " ".join(lines)))
+        self._causes[first_step, cause] += 1
+        self.texts.append((record.step, " ".join(lines) or f"As in step {first_step}: {cause}."))
         return lines
 
     def add_unrecorded(self, record, facts):
@@ -47,10 +50,9 @@ class Findings:
 
     def summary(self, passes):
         """Return a sentence on a run with this number of passes."""
-        count, overflows = len(self.texts), "none had inf or nan"
-        if count:
-            overflows = "{} {} explained above".format(count, "is" if count == 1 else "are")
-        return f"ampcompat: of {passes} backward passes {overflows}."
+        causes = ["{} as in step {} ({})".format(count, *cause) for cause, count in self._causes.items()]
+        told = "{} had inf or nan".format(len(self.texts) or "none") + (": " if causes else "")
+        return f"ampcompat: of {passes} backward passes {told}{', '.join(causes)}."
 
     def clear(self):
         """Explain the next skipped step in full."""

@@ -8,6 +8,9 @@ LOSS = "the loss function"
 #: A loss scale, and a number of consecutive skipped steps, at which the scale can no longer be the cause.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
 
+#: How to keep layers in float32. The layer that overflows may not be enough: only a forecast of the whole step knows.
+KEEP_LAYERS = "keep layers in float32 (`python -m ampcompat forecast SCRIPT` finds which)"
+
 
 def explain(facts):
     """Return (cause, text, advice): a short name that is the same for equal causes, and sentences."""
@@ -79,21 +82,21 @@ def _advice_on_input(facts, value):
     if facts.computes_in_half and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
         return (
             f"the functions that compute this input exceed the largest {value.dtype} ({number(facts.low_max)}): "
-            "compute it from x.float(), or use O4 or O5, whose bfloat16 reaches 3e38."
+            f"compute it from x.float(), use O4 or O5, whose bfloat16 reaches 3e38, or {KEEP_LAYERS}."
         )
     return "check the data, and what computes this input: torch.isfinite(x).all() finds the bad batches."
 
 
 def _advice_on_output(facts, value):
-    keep = keep_fp32(facts, value.name)
     if value.kind == "nan":
-        underflow = " In {} an eps under 6e-8 is 0{}.".format(value.dtype, ", so" + keep if keep else "")
+        keep = f": {KEEP_LAYERS}" if facts.computes_in_half else ""
+        underflow = f" In {value.dtype} an eps under 6e-8 is 0{keep}."
         advice = "check {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
         return advice.format(value.name, underflow if value.dtype == "float16" else "")
-    if keep and value.dtype == facts.low_dtype != "bfloat16":
+    if facts.computes_in_half and value.dtype == facts.low_dtype != "bfloat16":
         return (
-            f"{value.name} exceeds the largest {facts.low_dtype} ({number(facts.low_max)}):{keep}, or O4 or O5, whose "
-            "bfloat16 reaches 3e38."
+            f"{value.name} exceeds the largest {facts.low_dtype} ({number(facts.low_max)}): use O4 or O5, whose "
+            f"bfloat16 reaches 3e38, or {KEEP_LAYERS}."
         )
     return (
         f"{value.name} overflows in {value.dtype}, so no opt level and no loss scale helps: look for a division by a "
@@ -172,7 +175,7 @@ def _advice_on_gradient(facts, value):
     not_the_scale = _why_not_the_scale(facts)
     if not_the_scale:
         return (
-            f"{not_the_scale}, so the unscaled gradients are too large: {_wider_range(facts, origin)}lower the "
+            f"{not_the_scale}, so the unscaled gradients are too large: {_wider_range(facts)}lower the "
             f"learning rate, or look for a division by a number near 0 in the backward pass of {origin}."
         )
     if facts.good_passes == 0:
@@ -182,7 +185,7 @@ def _advice_on_gradient(facts, value):
         )
     return (
         "nothing, if it is rare: a dynamic scale grows until gradients overflow, and a batch with large gradients may "
-        f"overflow earlier. If it persists, {_wider_range(facts, origin)}clip gradients."
+        f"overflow earlier. If it persists, {_wider_range(facts)}clip gradients."
     )
 
 
@@ -215,9 +218,8 @@ def _advice_on_static(facts, value):
     if safe and safe < facts.scale:
         advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
         return advice.format(number(safe))
-    origin = _origin(facts, value)
     text = "the gradients are too large for {}: {}lower the learning rate, or clip gradients."
-    return text.format(facts.low_dtype, _wider_range(facts, origin))
+    return text.format(facts.low_dtype, _wider_range(facts))
 
 
 def _safe_scale(facts, value):
@@ -245,19 +247,11 @@ def _not_found(facts):
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def keep_fp32(facts, module):
-    """Return the argument that keeps a module in float32, or "" if there is none."""
-    if not facts.computes_in_half or module == LOSS:
-        return ""
-    return " keep_fp32=[{}]".format(module.model if module.is_whole else f'"{module.path}"')
-
-
-def _wider_range(facts, module):
+def _wider_range(facts):
     """Return the options with a wider range than float16, as the start of a list."""
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
-    keep = keep_fp32(facts, module)
-    return "use O4 or O5 (bfloat16 needs no loss scale){}, or ".format("," + keep if keep else "")
+    return f"use O4 or O5 (bfloat16 needs no loss scale), {KEEP_LAYERS}, or "
 
 
 def _if_known(value, text):

@@ -12,6 +12,9 @@ PREFERRED = ("O1", "O2", "O4", "O5")
 #: The number of findings of a level that are shown without ``--details``, and of table rows with it.
 SHOWN, ROWS = 2, 40
 
+#: The largest number of each half dtype, as text.
+LARGEST = {"float16": "65,504", "bfloat16": "3.39e38"}
+
 _TOLD = {"works": "works", "fails": "will not work"}
 
 #: The names for the place of calls outside every model, and in the forward of a model itself.
@@ -78,24 +81,23 @@ def name_of(module):
 def _finding(finding, dtype):
     module, op, margin = name_of(finding["module"]), finding["op"], finding["margin"]
     texts = {
-        "overflow": "{module}: {op} is {margin} powers of two beyond the largest {dtype}",
-        "underflow": "{module}: {op} is {margin} powers of two under the smallest {dtype}",
-        "lost_updates": "{module}: updates are {margin} powers of two under half a unit of the last place",
+        "overflow": "{module}: {op} is {times}too large (the largest {dtype} is {largest})",
+        "underflow": "{module}: {op} is {times}too small for {dtype}",
+        "lost_updates": "{module}: updates are {times}too small to change a weight in {dtype}",
         "epsilon": "{module}: the eps of {op} is 0 in {dtype}, or almost",
-        "reduction": "{module}: {op} needs float32: in {dtype} it is {margin} powers of two too inaccurate or large",
+        "reduction": "{module}: {op} needs float32: in {dtype} it is {times}too inaccurate or large",
     }
-    return texts[finding["kind"]].format(module=module, op=op, margin=f"{abs(margin):g}", dtype=dtype)
+    times = f"{number(2.0 ** abs(margin), 2)} × " if margin else ""
+    return texts[finding["kind"]].format(module=module, op=op, times=times, dtype=dtype, largest=LARGEST[dtype])
 
 
 def scale_sentence(found, told):
-    """Return a remark on the loss scale, as a list of one sentence, or an empty list."""
+    """Return a remark on the loss scale, as a list of one sentence; an empty list if the level will not work."""
     safe = found["safe_loss_scale"]
-    if safe is None or (found["prediction"] == "fails" and not told["skips"]):
+    if safe is None or found["prediction"] == "fails":
         return []
     if told["scale"] is not None:
         return ["loss scale {}; up to {} is safe".format(scale(told["scale"]), scale(safe))]
-    if found["prediction"] == "fails":
-        return ["a dynamic loss scale skips {} steps; init_scale={:g} skips fewer".format(told["skips"], safe)]
     skips = (
         "skips no step"
         if not told["skips"]
@@ -129,11 +131,14 @@ def advice(forecast, command):
     if level is None:
         return ["No level will work: train in float32."]
     kept = forecast["levels"][level]["keep_fp32"]
-    if kept or not forecast["details"]["has_amp"]:
-        layers = ", " + argument(kept) if kept else ""
-        call = f'amp.initialize(model, optimizer, opt_level="{level}"{layers})'
-        return [f"Take {level}: model, optimizer = {call}"]
-    return [
-        f"Take {level}: python -m ampcompat run --opt-level {level} {script}",
-        f"Check:   python -m ampcompat ab --levels O0,{level} {script}",
+    layers = ", " + argument(kept) if kept else ""
+    call = f'model, optimizer = amp.initialize(model, optimizer, opt_level="{level}"{layers})'
+    if not forecast["details"]["has_amp"]:
+        return [f"Take {level}: {call}"]
+    options = f"--opt-level {level}" + (" --keep-fp32 {}".format(shlex.quote(",".join(kept))) if kept else "")
+    rows = "--baseline O0 --variant {}".format(shlex.quote(f"kept: {options}")) if kept else f"--levels O0,{level}"
+    told = [
+        f"Take {level}: python -m ampcompat run {options} {script}",
+        f"Check:   python -m ampcompat ab {rows} {script}",
     ]
+    return told + ([f"In the script: {call}"] if kept else [])

@@ -8,6 +8,7 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
+from ...support.dtype_names import dtype_name
 from ...support.module_stack import OpPlace
 from .level_dtypes import LevelDtypes, table
 from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
@@ -43,7 +44,8 @@ _ROUNDS = 12
 
 
 class Prediction(NamedTuple):
-    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason`` is one line of text.
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason``: why it would raise an error,
+    or what no layer is at fault for; "" otherwise.
 
     ``kept``: the value for keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
     None if no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: the result
@@ -88,7 +90,8 @@ class _Forecast:
         outcome = self._outcome(level)
         if not outcome.faults:
             return self._made(WORKS, (), outcome, outcome, "")
-        kept, error = self._search(outcome), outcome.error or ""
+        zero_eps = self._zero_eps(level)
+        kept, error = None if zero_eps else self._search(outcome), outcome.error or zero_eps
         if kept is not None:
             return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), error)
         return self._made(FAILS, (), outcome, outcome, error)
@@ -200,12 +203,20 @@ class _Forecast:
     def _broken_weights(self, level):
         """Return the faults of half weights that become inf or nan, or diverge, in the optimizer's own arithmetic."""
         found = []
-        for each in self._observed.params:
-            if self._is_kept(each, level) or (each.is_finite and abs(each.kept) < TOO_FAR):
-                continue
+        for each in self._broken_params(level):
             kind, margin = ("epsilon", math.log2(2.0**TO_ZERO / each.eps)) if each.eps else ("overflow", 0.0)
             found.append(Fault(_place(each), each.optimizer, kind, margin))
         return found
+
+    def _broken_params(self, level):
+        broken = [each for each in self._observed.params if not each.is_finite or abs(each.kept) >= TOO_FAR]
+        return [each for each in broken if not self._is_kept(each, level)]
+
+    def _zero_eps(self, level):
+        """Return that an optimizer's eps is 0 in half weights, which is a fault of no layer; "" if none is."""
+        broken = [] if level.has_masters else self._broken_params(level)
+        zero = [each for each in broken if 0.0 < each.eps < 2.0**TO_ZERO]
+        return f"{zero[0].optimizer}'s eps of {zero[0].eps:g} is 0 in {dtype_name(level.low)}" if zero else ""
 
     @staticmethod
     def _is_kept(param, level):
