@@ -1,4 +1,4 @@
-"""ampcompat: NVIDIA Apex's mixed-precision API on any PyTorch and any device.
+"""ampcompat: NVIDIA Apex's mixed-precision API on any PyTorch. So far it has been tested on CPUs only.
 
 Importing it changes nothing and does not import torch; torch is imported when one of the names below is first used.
 ``docs/architecture.md`` describes the packages.

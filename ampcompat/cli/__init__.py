@@ -37,9 +37,8 @@ def main(arguments=None):
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     _replace_unencodable_characters()
-    parser = CommandParser(
-        prog="ampcompat", description="NVIDIA Apex's amp for any PyTorch and any device.", epilog=_command_list()
-    )
+    description = "Train scripts in half precision, with NVIDIA Apex's amp or without it. Tested on CPUs only so far."
+    parser = CommandParser(prog="ampcompat", description=description, epilog=_command_list())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # keeps the lines of the epilog
     parser.add_argument("--version", action="version", version="ampcompat " + __version__)
     parser.add_argument("command", nargs="?", metavar="COMMAND", help="see below")

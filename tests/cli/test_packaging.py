@@ -28,8 +28,8 @@ def read(*path):
 
 
 def readme_commands():
-    """Return the README's indented command lines that install a torch and something else."""
-    return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install torch")]
+    """Return the README's indented command lines."""
+    return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install ")]
 
 
 def torch_releases():
@@ -130,11 +130,11 @@ def test_the_version_is_the_newest_release_of_the_changelog_and_the_citation():
     assert 'version: {}\ndate-released: "{}"'.format(*releases[0]) in read("CITATION.cff")
 
 
-def test_the_readme_is_short_and_names_the_two_commands():
-    assert len(read("README.md").splitlines()) < 180
-    first, second = readme_commands()
-    assert first.startswith("pip install torch==2.13.0 '.[examples]' && python -m ampcompat run examples/digits_cnn.py")
-    assert second == "pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
+def test_the_readme_is_short_begins_with_the_installation_and_ends_with_the_command_of_the_tests():
+    assert len(read("README.md").splitlines()) <= 130
+    first, last = readme_commands()
+    assert first.startswith("pip install . ")
+    assert last == "pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
 
 
 def test_the_readmes_levels_are_those_of_the_table():
@@ -142,7 +142,7 @@ def test_the_readmes_levels_are_those_of_the_table():
     rows = {row[0]: row for row in rows if row[0] in OPT_LEVELS}
     assert list(rows) == list(OPT_LEVELS)
     for level, policy in OPT_LEVELS.items():
-        _, weights, autocast, batch_norm, masters, scale = rows[level]
+        _, weights, autocast, batch_norm, masters, scale, *_ = rows[level]
         assert weights == str(policy.cast_model_type or torch.float32)[len("torch.") :]
         assert (autocast == "no") is not policy.patch_torch_functions
         assert batch_norm == ("float16" if policy.keep_batchnorm_fp32 is False else "float32")
