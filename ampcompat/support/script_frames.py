@@ -10,21 +10,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARIES = (_OWN, _TORCH, contextlib.__file__)
 
-#: Folders of ampcompat and torch whose operations are not part of a model's computation: unscaling, masters,
-#: optimizers.
-BOOKKEEPING = tuple(
-    [
-        os.path.join(_OWN, "engine", name) + os.sep
-        for name in ("loss_scaling", "master_weights", "patched_optimizers", "session")
-    ]
-    + [os.path.join(_TORCH, "optim") + os.sep]
-)
-_OBSERVERS = tuple(
-    [
-        os.path.join(_OWN, "tools", name)
-        for name in ("diagnostics", "memory", "step_statistics" + os.sep + "tensor_stat")
-    ]
-)
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
 
 
 def is_library(path):
@@ -40,14 +26,23 @@ def script_line():
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def is_bookkeeping():
-    """Return whether the code that called the caller is not part of a model's computation.
+def is_marked(frame):
+    """Return whether the code of a frame is not part of a model's computation: unscaling, masters, observers, …
 
-    This is ``BOOKKEEPING`` or an observer, directly or through other code of ampcompat.
+    This is torch's optimizers, and modules of ampcompat that have ``IS_BOOKKEEPING = True``, or whose package has it.
     """
+    if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+        return True
+    found = frame.f_globals
+    package = sys.modules.get(found.get("__package__"))
+    return found.get("IS_BOOKKEEPING", False) or getattr(package, "IS_BOOKKEEPING", False)
+
+
+def is_bookkeeping():
+    """Return whether the code that called the caller is marked, directly or through other code of ampcompat."""
     frame = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith((_OWN,) + BOOKKEEPING[-1:]):
-        if frame.f_code.co_filename.startswith(BOOKKEEPING + _OBSERVERS):
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN, _OPTIMIZERS)):
+        if is_marked(frame):
             return True
         frame = frame.f_back
     return False

@@ -28,6 +28,8 @@ from .memory_on_fake_tensors.ranks_and_zero_stages import WAYS, Ranks
 
 __all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 
+IS_BOOKKEEPING = True  # see support/script_frames.py
+
 
 @dataclass
 class MemoryReport:

@@ -45,12 +45,12 @@ class Net(torch.nn.Module):
         return self.last(self.body(self.first(x)))
 
 
-def train(make, level, steps=2, passes=1, batch=lambda: 16):
-    """Train a model by SGD on random numbers."""
+def train(make, level, steps=2, passes=1, batch=lambda: 16, **arguments):
+    """Train a model by SGD on random numbers; ``arguments`` are those of ``initialize``."""
     torch.manual_seed(0)
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **arguments)
     for _ in range(steps):
         optimizer.zero_grad()
         for _ in range(passes):

@@ -188,6 +188,12 @@ def test_an_operation_that_only_one_has_parts_the_steps(monkeypatch):
     assert (parted["module"], parted["op"], parted["told"]) == ("body", "exp", "the baseline does not have exp")
 
 
+@pytest.mark.parametrize("level", ("O1", "O2"))
+def test_a_diagnosis_that_the_script_asks_for_is_no_part_of_the_step(level, monkeypatch):
+    found, with_diagnosis = (compared(Recurrent, level, monkeypatch, diagnose=each) for each in (False, True))
+    assert with_diagnosis["parted"] is None and with_diagnosis == found
+
+
 def test_an_overflow_that_reaches_the_loss_is_a_difference(monkeypatch):
     found = compared(body(lambda x, w: (x * w * 1e4).pow(2) * 1e-9), "O3", monkeypatch)
     assert named(found) == ("body", "pow", "forward")

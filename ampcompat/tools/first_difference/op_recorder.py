@@ -12,7 +12,7 @@ from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
 from ...support.module_stack import OUTSIDE as NO_MODULE
 from ...support.module_stack import OpPlace
-from ...support.script_frames import BOOKKEEPING, is_library
+from ...support.script_frames import is_library, is_marked
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
@@ -272,10 +272,10 @@ def _tensors(value, found):
 
 
 def _script_line():
-    """Return ``(file, line)`` of the script, and whether the operation belongs to optimizers or loss scaling."""
+    """Return ``(file, line)`` of the script, and whether the operation is not part of the model's computation."""
     frame = sys._getframe(2)
     is_bookkeeping = False
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
-        is_bookkeeping = is_bookkeeping or frame.f_code.co_filename.startswith(BOOKKEEPING)
+        is_bookkeeping = is_bookkeeping or is_marked(frame)
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno), is_bookkeeping

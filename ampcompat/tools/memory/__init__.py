@@ -1,1 +1,3 @@
 """Measure or estimate the memory of a training step, by kind."""
+
+IS_BOOKKEEPING = True  # see support/script_frames.py

@@ -15,6 +15,8 @@ from ...support.observer import Observer
 from ...trace.values import SUMMARY, Transfer, low_dtype, summary
 from ..diagnostics.activation_hooks import ActivationHooks
 
+IS_BOOKKEEPING = True  # see support/script_frames.py
+
 ACTIVATION, GRADIENT, WEIGHT = "activation", "gradient", "weight"
 
 
