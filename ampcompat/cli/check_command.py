@@ -5,12 +5,12 @@ import os
 import sys
 import time
 
+from ..scripts.check import check as check_paths
+from ..scripts.check.check_text import to_text
+from ..scripts.check.sarif import to_sarif
+from ..scripts.model.code_files import kind
 from ..support import terminal
 from ..support.terminal import show
-from ..tools.check import check as check_paths
-from ..tools.check.check_text import to_text
-from ..tools.check.code_files import kind
-from ..tools.check.sarif import to_sarif
 from .argument_parser import CommandParser
 
 #: Seconds between two updates of the progress bar.

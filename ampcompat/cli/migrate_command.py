@@ -72,8 +72,8 @@ def _parser():
 def _rewriter(parser, options):
     """Return the function (source, path) -> ``Migration``; without LibCST, exit."""
     try:
-        from ..tools.migrate import migrate as to_torch
-        from ..tools.migrate import write_level
+        from ..scripts.migrate import migrate as to_torch
+        from ..scripts.migrate import write_level
     except ImportError as error:
         if error.name != "libcst":
             raise

@@ -16,8 +16,8 @@ from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session.process_state import OBSERVED, OVERRIDES
+from ..scripts.model.is_amp_used import uses_amp
 from ..support.child_environment import ChildEnvironment
-from ..tools.check.is_amp_used import uses_amp
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ampcompat.tools.check import check
+from ampcompat.scripts.check import check
 
 HEAD = (
     "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\n"

@@ -121,7 +121,7 @@ def test_errors_are_one_line(tmp_path, capsys, text, arguments, message):
 
 
 def test_without_libcst_the_line_says_what_to_install(tmp_path, capsys, monkeypatch):
-    for name in [each for each in sys.modules if each.startswith("ampcompat.tools.migrate")]:
+    for name in [each for each in sys.modules if each.startswith("ampcompat.scripts.migrate")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libcst", None)
     with pytest.raises(SystemExit):

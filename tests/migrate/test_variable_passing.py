@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
-from ampcompat.tools.migrate import migrate  # noqa: E402
+from ampcompat.scripts.migrate import migrate  # noqa: E402
 
 STEP = """
     loss = model(1)

@@ -1,0 +1,225 @@
+"""Read a whole code base, and collect its uses of Apex and the problems with them."""
+
+import os
+import re
+
+from ..model import code_files, notebooks
+from ..model.alias_names import EXTENSIONS
+from ..model.apex_names_used import uses
+from ..model.asked_levels import UNKNOWN, RequestedLevel, asked_levels, default_levels
+from ..model.bindings import Bindings
+from ..model.calls import initialize_calls
+from ..model.imports import ProjectImports
+from ..model.loops_without_apex import AMPCOMPAT
+from ..model.report_records import ERROR, NOTE, REFUSED, WARNING, Broken, SourcePlace
+from ..model.rule_texts import RULES, finding
+from ..model.source import Source
+from . import forced_scripts
+from .check_report import CheckReport
+from .rule_searches import (
+    around_initialize,
+    around_scale_loss,
+    conditional_initialize,
+    functions_and_checkpoints,
+    launching,
+)
+from .scripts import find_scripts
+from .text_files import TextFile, required_in_setup
+
+#: A Python file without any of these does not use Apex, not even through another file of the project.
+_HINTS = re.compile(
+    r"apex|scale_loss|master_params|\b(amp|{})\b|[\"']O[0-5][\"']".format(
+        "|".join(sorted(EXTENSIONS) + ["amp_C", "syncbn"])
+    ).encode()
+)
+_WORD = re.compile(r"(?<![a-z])apex(?![a-z])", re.IGNORECASE)
+_MASTERS, _CASTS = {"O2", "O5"}, {"O1", "O4"}
+#: The severity of a refused name, by ``Use.fallback``; the worst comes first.
+_SEVERITIES, _RANKS = {"": ERROR, "function": WARNING, "try": NOTE}, ("", "function", "try")
+_FIXED = ("written in the call", "Apex's default")
+
+
+def check(paths, progress=None):
+    """Read the files below the paths and return a ``CheckReport``.
+
+    Args:
+        paths: files and folders.
+        progress: called with (files read, total files).
+    """
+    project = _Project(list(code_files.walk(paths)))
+    for number, (path, kind) in enumerate(project.files, 1):
+        project.read(path, kind)
+        if progress is not None:
+            progress(number, len(project.files))
+    project.analyse()
+    return project.report
+
+
+class _Project:
+    """The files of a code base.
+
+    Attributes:
+        sources: path -> ``Source`` of files that may use Apex.
+        mains: Python files with ``if __name__ == "__main__"`` that do not.
+        training: Python files that may train.
+        imports_ampcompat: whether one imports ampcompat by its own name.
+        launched: files that a shell script starts with a launcher.
+        uses_cuda: whether a Python file uses CUDA.
+        report: what was found.
+    """
+
+    def __init__(self, found):
+        self.files = found
+        self.sources, self.mains, self.training, self.launched = {}, [], [], set()
+        self.uses_cuda = self.imports_ampcompat = False
+        self.report = CheckReport(len(found))
+        self.copies = {os.path.dirname(path) for path, _ in found if _is_apex_package(path)}
+
+    def read(self, path, kind):
+        """Read one file; keep its ``Source`` if it may use Apex."""
+        if any(path.startswith(folder + os.sep) for folder in self.copies):
+            return
+        try:
+            data = code_files.read(path)
+        except code_files.Unreadable as error:
+            self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
+            return
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launching.uses_cuda(data))
+        if kind == code_files.PYTHON:
+            self.training += [path] if forced_scripts.HINTS.search(data) else []
+            self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
+        if kind in (code_files.SHELL, code_files.REQUIREMENTS):
+            if b"apex" in data.lower() or b"torch" in data:
+                lines = code_files.decode(data).split("\n")
+                self._text(
+                    [(SourcePlace(path, at), line) for at, line in enumerate(lines, 1)], kind == code_files.SHELL
+                )
+        elif _HINTS.search(data):
+            self._python(Source(path, data, kind))
+        elif kind == code_files.NOTEBOOK:
+            self._look_for_damage(path, data)
+        elif b"__main__" in data and kind == code_files.PYTHON:
+            self.mains.append(path)
+
+    def _look_for_damage(self, path, data):
+        """Report a notebook that cannot be read, even if Apex is not mentioned in it."""
+        try:
+            notebooks.code_cells(code_files.decode(data))
+        except notebooks.NotANotebook as error:
+            self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
+
+    def _python(self, source):
+        self.sources[source.path] = source
+        self.report.broken += source.broken
+        self._text(source.shell, True)
+        for each in source.broken:
+            if each.mentions_apex:
+                self.report.findings.append(finding("broken-file", each.place, each.reason))
+        if os.path.basename(source.path) == "setup.py":
+            self.report.findings += required_in_setup(source)
+
+    def _text(self, lines, is_shell):
+        text = TextFile(lines, is_shell)
+        self.report.uses += text.uses
+        self.report.findings += text.findings
+        self.report.levels += text.levels
+        self.launched |= text.launched
+
+    def analyse(self):
+        """Find uses, levels and problems, and complete the report."""
+        imports = ProjectImports(path for path, kind in self.files if kind == code_files.PYTHON)
+        bindings = {path: Bindings(source.nodes) for path, source in self.sources.items()}
+        for _ in range(2):  # a name may be re-exported once more by a package
+            inherited = {path: imports.inherited(self.sources[path], bindings) for path in bindings}
+            bindings = {path: Bindings(self.sources[path].nodes, inherited[path]) for path in bindings}
+        defaults = {}
+        for source in self.sources.values():
+            for name, level in default_levels(source.nodes):
+                defaults.setdefault(name, set()).add(level)
+        asked = {path: asked_levels(source, bindings[path], defaults) for path, source in self.sources.items()}
+        everywhere = [level for levels in asked.values() for level in levels] or [RequestedLevel(None, UNKNOWN, "")]
+        for path, source in self.sources.items():
+            self.report.levels += asked[path]
+            try:
+                self._analyse_file(source, bindings[path], asked[path] or everywhere)
+            except RecursionError:  # thousands of `elif` or of operators in one expression
+                self.report.broken.append(
+                    Broken(SourcePlace(path, 1), "nested too deeply to search for problems", True)
+                )
+        self._binary_cross_entropy(imports, bindings, asked)
+        self.report.scripts = find_scripts(self, imports)
+        self._copies_of_apex()
+        self.report.forced, limits = forced_scripts.find_forced_scripts(self, imports)
+        self.report.findings += limits
+        self.report.finish()
+
+    def _analyse_file(self, source, bindings, levels):
+        found = uses(source, bindings)
+        self.report.uses += found
+        lines = {(use.place.cell, use.place.line) for use in found}
+        mentions = (source.place(at) for at, line in enumerate(source.lines, 1) if _WORD.search(line))
+        self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
+        self.report.findings += _not_carried(found)
+        self.report.findings += around_initialize.check(source, bindings)
+        self.report.findings += conditional_initialize.check(source, bindings)
+        self.report.findings += launching.check(source, bindings)
+        self.report.findings += around_scale_loss.check(source, bindings, _may_be(levels, _MASTERS))
+        if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
+            self.report.findings += functions_and_checkpoints.checkpoints(source, bindings)
+
+    def _binary_cross_entropy(self, imports, bindings, asked):
+        """Search the files that call ``amp.initialize``, and the files of the project that they import."""
+        if any(use.name.endswith("register_float_function") for use in self.report.uses):
+            return
+        reached = set()
+        for path, source in self.sources.items():
+            if initialize_calls(source.nodes, bindings[path]) and _may_be(asked[path], _CASTS):
+                reached |= {path} | imports.imported_files(source)
+        for path in sorted(reached):
+            source = self.source(path)
+            if source is not None:
+                known = bindings.get(path) or Bindings(source.nodes)
+                self.report.findings += functions_and_checkpoints.binary_cross_entropy(source, known)
+
+    def source(self, path):
+        """Return the ``Source`` of a Python file, read now if it was not before; None if it is unreadable."""
+        if path not in self.sources:
+            try:
+                return Source(path, code_files.read(path), code_files.PYTHON)
+            except code_files.Unreadable:
+                return None
+        return self.sources[path]
+
+    def _copies_of_apex(self):
+        """Report folders named ``apex``: an error if a script that uses Apex is next to one."""
+        beside = {os.path.dirname(use.place.path) for use in self.report.uses}
+        for folder in sorted(self.copies):
+            severity = None if os.path.dirname(folder) in beside else WARNING
+            place = SourcePlace(os.path.join(folder, "__init__.py"), 1)
+            self.report.findings.append(finding("apex-folder", place, severity=severity))
+
+
+def _is_apex_package(path):
+    return path.endswith(os.path.join("apex", "__init__.py")) and os.path.basename(os.path.dirname(path)) == "apex"
+
+
+def _may_be(levels, wanted):
+    """Return whether one of the levels is, or may be set to, one of the given ones."""
+    return any(each.level in wanted or each.source not in _FIXED for each in levels)
+
+
+def _not_carried(found):
+    """Return one finding per file and refused part of Apex, with the place of its first use."""
+    first = {}
+    for use in found:
+        if use.becomes == REFUSED:
+            part = ".".join(use.name.split(".")[:3])
+            if part not in first or _RANKS.index(use.fallback) < _RANKS.index(first[part].fallback):
+                first[part] = use
+    rule = RULES["not-carried"]
+    return [
+        finding("not-carried", use.place, severity=_SEVERITIES[use.fallback])._replace(
+            message=f"{use.name}: {rule.title}; {use.advice}."
+        )
+        for use in first.values()
+    ]

@@ -1,0 +1,293 @@
+"""The rewriting itself: calls one by one, statements block by block."""
+
+import libcst as cst
+from libcst.metadata import PositionProvider
+
+from ..model.calls import INITIALIZE, SCALE_LOSS
+from . import syntax
+from .autocast_regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
+from .branches import MARK, MOVED, Branches
+from .call_rewriting import CallRewriter
+
+UNKNOWN_STEP = "write scaler.step(...) with the optimizer that steps here, and scaler.update() after the last one"
+UNCOVERED = "the forward pass of this loss is elsewhere: put it under torch.autocast"
+
+
+class Rewriter(CallRewriter):
+    """Rewrites a script, given its ``ScriptFacts``.
+
+    Args:
+        facts: the ``ScriptFacts``.
+        shared: whether functions get ``autocast``, a function, instead of its settings.
+
+    Attributes:
+        notes: (line, text) of what changes.
+        left: (line, text) of what could not be rewritten.
+    """
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def __init__(self, facts, shared=False):
+        super().__init__(facts, shared)
+        self.notes, self.left = [], []
+        self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
+        self._covered = set()  # scale_loss statements whose forward pass is under autocast
+        self._evaluation = []  # for each of them that is evaluation: its Evaluation
+        self._regions = {}  # a block -> (first, last) of its statements that compute losses
+        self._moved = {}  # an `if` -> the statements that belong before it
+
+    def visit_Module(self, node):
+        """Find the statements that belong under autocast before anything is rewritten."""
+        super().visit_Module(node)
+        self._plan_regions(node)
+
+    def _plan_regions(self, node):
+        """Find the statements of each block that belong under autocast for a loss, inner blocks first."""
+        for child in node.children:
+            self._plan_regions(child)
+        if self._own_scale(node) is not None and self._needs_casts(syntax.argument(self._own_scale(node), 0, "loss")):
+            self._covered.add(node)
+        if isinstance(node, (cst.IndentedBlock, cst.Module)):
+            self._regions[node] = self._training_regions(node.body)
+
+    # -- compound statements -------------------------------------------------------------------------------------------
+
+    def on_visit(self, node):
+        """Keep the compound statements around the current node."""
+        if isinstance(node, syntax.COMPOUND):
+            self._around.append(node)
+            is_function = isinstance(node, cst.FunctionDef)
+            off = isinstance(node, cst.With) and any(turns_gradients_off(item.item) for item in node.items)
+            if off or (is_function and self._calls.evaluates(node)):
+                self._evaluation.append(Evaluation(node, self._calls))
+            elif is_function:
+                self._evaluation.append(None)
+        return super().on_visit(node)
+
+    def on_leave(self, original_node, updated_node):
+        """Forget what ``on_visit`` kept."""
+        result = super().on_leave(original_node, updated_node)
+        if isinstance(original_node, syntax.COMPOUND):
+            self._around.pop()
+            off = isinstance(original_node, cst.With) and any(turns_gradients_off(i.item) for i in original_node.items)
+            if off or isinstance(original_node, cst.FunctionDef):
+                self._evaluation.pop()
+        return result
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def leave_With(self, original_node, updated_node):
+        """Write ``with torch.no_grad(), torch.autocast(...):`` if both apply to the same statements."""
+        inner, context = updated_node.body.body[0], self._precision.autocast()
+        is_off = any(turns_gradients_off(item.item) for item in original_node.items)
+        is_alone = len(updated_node.body.body) == 1 and isinstance(inner, cst.With) and len(inner.items) == 1
+        if not (is_off and is_alone and syntax.text(inner.items[0].item) == context) or inner.leading_lines:
+            return updated_node
+        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
+        return updated_node.with_changes(items=items + list(inner.items), body=inner.body)
+
+    def leave_IndentedBlock(self, original_node, updated_node):
+        """Rewrite the statements of a block."""
+        return updated_node.with_changes(body=self._block(original_node, updated_node))
+
+    def leave_Module(self, original_node, updated_node):
+        """Rewrite the statements of the module."""
+        return updated_node.with_changes(body=self._block(original_node, updated_node))
+
+    def _block(self, original_block, updated_block):
+        originals = original_block.body
+        pieces = [self._statement(*pair) for pair in zip(originals, updated_block.body)]
+        if self._precision.has_scaler:
+            for index, statement in enumerate(originals):
+                if self._stepped(statement) is not None and not self._steps_again(originals[index + 1 :]):
+                    pieces[index] += syntax.statements(self.names.scaler + ".update()\n")
+        regions = list(self._regions[original_block])
+        if self._evaluation and self._evaluation[-1] is not None:
+            regions += self._evaluation[-1].regions(originals)
+        for first, last in _merged(regions):
+            wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
+            pieces[first : last + 1] = [wrapped] + [[]] * (last - first)
+        return [each for piece in pieces for each in piece] or syntax.statements(MOVED + "\n")
+
+    def _training_regions(self, originals):
+        """Return (first, last) of the statements that compute the losses of this block."""
+        scaled = {at: self._scaled(each) for at, each in enumerate(originals)}
+        open_ = {at: [each for each in found if each not in self._covered] for at, found in scaled.items()}
+        losses = {
+            at: [syntax.argument(self._own_scale(each), 0, "loss") for each in found]
+            for at, found in open_.items()
+            if found
+        }
+
+        def is_barrier(at):
+            return bool(scaled[at]) or self._stepped(originals[at]) is not None
+
+        found = training_regions(originals, losses, is_barrier, self._calls)
+        if found:
+            self._covered.update(each for each in sum(open_.values(), []))
+        return found
+
+    def _statement(self, original, updated):
+        """Return the statements that replace one."""
+        line = self.get_metadata(PositionProvider, original).start.line
+        if line in self.facts.untouched:
+            is_simple = isinstance(original, cst.SimpleStatementLine)
+            return [self._marked(original if is_simple else updated, line, self.facts.untouched[line])]
+        if isinstance(original, cst.With) and self._own_scale(original) is not None:
+            return self._scaled_backward(original, updated)
+        if line in self.facts.unscale and self._precision.has_scaler:
+            before = f"{self.names.scaler}.unscale_({self.facts.unscale[line]})\n"
+            return syntax.in_place_of(updated, before) + [updated.with_changes(leading_lines=())]
+        if isinstance(original, cst.If):
+            return self._if(original, updated)
+        if not isinstance(original, cst.SimpleStatementLine):
+            return [updated]
+        call = next((each for each in syntax.calls(original) if self._full_name(each.func) in INITIALIZE), None)
+        return self._set_up(original, updated, call, line) if call is not None else self._step(original, updated, line)
+
+    def _marked(self, statement, line, reason):
+        self.left.append((line, reason))
+        comment = cst.EmptyLine(comment=cst.Comment(MARK + reason))
+        return statement.with_changes(leading_lines=[*statement.leading_lines, comment])
+
+    def _if(self, original, updated):
+        """Return the statements that replace an ``if``."""
+        if self._branches.never_runs(original):
+            return []
+        before, default = self._moved.get(original, []), self._precision.before(original)
+        before = before or (syntax.in_place_of(updated, default) if default and self._is_outermost() else [])
+        updated = updated.with_changes(leading_lines=()) if before else updated
+        uses_apex = any(self._full_name(call.func) for call in syntax.calls(original.body))
+        if uses_apex or (original.orelse and any(self._full_name(call.func) for call in syntax.calls(original.orelse))):
+            joined = self._branches.joined(updated, uses_apex) if self._precision.has_scaler else None
+            if joined is not None:
+                return before + joined
+        return before + [updated]
+
+    def _is_outermost(self):
+        return not (self._around and isinstance(self._around[-1], (cst.If, cst.Try)))
+
+    def _set_up(self, original, updated, call, line):
+        setup = self._precision.setups[call]
+        if setup.problem is not None:
+            return [self._marked(original, line, "amp.initialize: " + setup.problem)]
+        self.notes += [(line, note) for note in setup.notes]
+        statement, result = original.body[0], setup.result()
+        rest = []
+        if isinstance(statement, cst.Assign) and syntax.bare_text(statement.targets[0].target) != result:
+            rest = syntax.statements(f"{syntax.text(statement.targets[0].target)} = {result}\n")
+        elif isinstance(statement, cst.Return):
+            rest = syntax.statements(f"return {result}\n")
+        first, lines = self._precision.placed(setup, call, self._around)
+        if first is None:
+            return syntax.in_place_of(updated, lines) + rest if lines else rest
+        leading = [*first.leading_lines, *(each for each in updated.leading_lines if each.comment is not None)]
+        new = syntax.statements(lines)
+        self._moved[first] = [new[0].with_changes(leading_lines=leading)] + new[1:] if new else []
+        return rest or syntax.statements(MOVED + "\n")
+
+    # -- scale_loss ----------------------------------------------------------------------------------------------------
+
+    def _own_scale(self, statement):
+        """Return the ``amp.scale_loss`` call of a ``with``, if it is its only item."""
+        items = statement.items if isinstance(statement, cst.With) else ()
+        call = items[0].item if len(items) == 1 else None
+        is_scale = isinstance(call, cst.Call) and self._full_name(call.func) in SCALE_LOSS
+        return call if is_scale else None
+
+    def _scaled(self, statement):
+        """Return the ``scale_loss`` statements in a statement, without those in nested functions."""
+        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            return []
+        own = [statement] if self._own_scale(statement) is not None else []
+        return own + [each for child in statement.children for each in self._scaled(child)]
+
+    def _scaled_backward(self, original, updated):
+        loss, before = syntax.argument(self._own_scale(original), 0, "loss"), []
+        if self._needs_casts(loss):
+            before = self._under_autocast(syntax.statements(f"{self.names.loss} = {syntax.text(loss)}\n"))
+            loss = syntax.expression(self.names.loss)
+        asname = original.items[0].asname
+        name = syntax.text(asname.name) if asname else "_"
+        source = syntax.text(loss)
+        scaled = f"{self.names.scaler}.scale({source})" if self._precision.has_scaler else syntax.operand(loss)
+        body = list(updated.body.body)
+        uses = len(syntax.text(updated.body).split(name)) - 1
+        if uses == 1 and len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine):
+            body = [body[0].deep_replace(syntax.first(body[0], name), syntax.expression(scaled))]
+        elif not self._precision.has_scaler and isinstance(loss, cst.Name):
+            body = [syntax.renamed(each, name, source) for each in body]
+        else:
+            body = syntax.statements(f"{name} = {scaled}\n") + body
+        new = before + body
+        new[0] = new[0].with_changes(leading_lines=[*updated.leading_lines, *new[0].leading_lines])
+        if self._precision.autocasts and original not in self._covered:
+            new[0] = self._marked(new[0], self.get_metadata(PositionProvider, original).start.line, UNCOVERED)
+        return new
+
+    def _needs_casts(self, loss):
+        """Return whether the loss is computed in the call: ``amp.scale_loss(criterion(model(x), y), optimizer)``."""
+        names = [syntax.name_of(call.func) for call in syntax.calls(loss)]
+        plain = [name for name in names if name and "." not in name and name not in ("sum", "float")]
+        return bool(plain) or self._calls.calls_a_model(loss)
+
+    def _under_autocast(self, statements):
+        """Return the statements under autocast; no statements are ever under it twice."""
+        if not self._precision.autocasts:
+            return statements
+        context = self._precision.autocast()
+        block = syntax.statements(f"with {context}:\n    pass\n")[0]
+        lines = statements[0].leading_lines
+        inner = syntax.without_with([statements[0].with_changes(leading_lines=())] + statements[1:], context)
+        return [block.with_changes(body=block.body.with_changes(body=inner), leading_lines=lines)]
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _stepped(self, statement):
+        """Return the call if a statement is ``optimizer.step()``, otherwise None."""
+        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
+            return None
+        call = statement.body[0].value
+        if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+            return None
+        return call if self.facts.is_optimizer(syntax.name_of(call.func.value)) else None
+
+    def _step(self, original, updated, line):
+        """Return the statements that replace a simple one that may be the step of an optimizer."""
+        stepped = self._stepped(original)
+        if not self._precision.has_scaler:
+            return [updated]
+        if stepped is not None and stepped.args:
+            return [self._marked(original, line, "GradScaler does not support closures")]
+        if stepped is not None:
+            source = f"{self.names.scaler}.step({syntax.text(stepped.func.value)})"
+            return [updated.with_changes(body=syntax.statements(source + "\n")[0].body)]
+        if any(self._is_unknown_step(each) for each in syntax.calls(original)):
+            return [self._marked(original, line, UNKNOWN_STEP)]
+        return [updated]
+
+    def _is_unknown_step(self, call):
+        """Return whether a call is the step of an unknown optimizer, or a step whose result is used."""
+        is_step = isinstance(call.func, cst.Attribute) and call.func.attr.value == "step"
+        owner = syntax.text(call.func.value).lower() if is_step else ""
+        return is_step and "sched" not in owner and ("opt" in owner or self.facts.is_optimizer(owner))
+
+    def _steps_again(self, statements):
+        """Return whether another optimizer steps after this one, before the next backward pass."""
+        for each in statements:
+            if self._scaled(each):
+                return False
+            if any(self._stepped(inner) is not None for inner in syntax.walk(each)):
+                return True
+        return False
+
+
+def _merged(regions):
+    """Return runs of statements, the last first, with overlapping ones joined."""
+    found = []
+    for first, last in sorted(regions):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found[::-1]

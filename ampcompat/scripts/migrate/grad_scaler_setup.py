@@ -1,0 +1,182 @@
+"""The code that replaces ``amp.initialize``: the settings of autocast and a GradScaler."""
+
+import ast
+
+import libcst as cst
+
+from ..model.bindings import last_name, string
+from . import syntax
+
+_FLOAT16, _BFLOAT16 = ("O1", "O2", "O3"), ("O4", "O5")
+_LEVELS = ("O0",) + _FLOAT16 + _BFLOAT16
+#: Keywords of ``amp.initialize`` without effect under autocast, whose weights stay float32.
+_DROPPED = ("keep_batchnorm_fp32", "master_weights", "cast_model_type", "verbosity", "num_losses")
+_DROPPED += ("patch_torch_functions", "min_loss_scale", "max_loss_scale")
+_KNOWN = ("models", "optimizers", "enabled", "opt_level", "loss_scale") + _DROPPED
+_NOTES = {
+    "O2": "O2 becomes autocast: weights stay float32, so there are no master weights, and memory is as at O1",
+    "O3": "O3 becomes autocast with a loss scale: weights stay float32",
+    "O5": "O5 becomes autocast with bfloat16: weights stay float32, so there are no master weights",
+}
+_AT_RUN_TIME = "the level is known only at run time: {}; weights are float32 at every level"
+
+
+class Setup:
+    """One call of ``amp.initialize``.
+
+    Attributes:
+        problem: why it cannot be rewritten, or None.
+        notes: what changes.
+        levels: the levels that it may request.
+        is_always_on: whether autocast is enabled whatever the options are.
+        is_always_off: whether the level is O0.
+        has_optimizer: whether optimizers are passed.
+    """
+
+    def __init__(self, call, options):
+        self._call, self._options, self.notes = call, options, []
+        self._level, self._enabled = (
+            syntax.argument(call, 3, "opt_level"),
+            syntax.argument(call, 2, "enabled"),
+        )
+        self.levels = ("O1",) if self._level is None else options.levels(self._level)
+        self.problem = self._find_problem()
+        self.is_always_off = self.levels == ("O0",)
+        self.is_always_on = self._has_enabled_on() and "O0" not in self.levels
+        self.has_optimizer = syntax.argument(call, 1, "optimizers") is not None
+        self._add_notes()
+
+    @property
+    def dtypes(self):
+        """The dtypes that autocast may have, as source."""
+        kinds = ((_FLOAT16, "torch.float16"), (_BFLOAT16, "torch.bfloat16"))
+        return {dtype for levels, dtype in kinds if set(levels) & set(self.levels)}
+
+    def _add_notes(self):
+        if len(self.levels) == 1 and self.levels[0] in _NOTES:
+            self.notes.append(_NOTES[self.levels[0]])
+        if isinstance(self._enabled, cst.SimpleString):
+            self.notes.append("the third argument is enabled, not opt_level: the level is O1 if no other is given")
+        if len(self.levels) > 1:
+            kinds = ((("O0",), "{} disables autocast"), (_FLOAT16, "{} mean float16"), (_BFLOAT16, "{} bfloat16"))
+            told = [(", ".join(each for each in levels if each in self.levels), text) for levels, text in kinds]
+            self.notes.append(_AT_RUN_TIME.format(", ".join(text.format(names) for names, text in told if names)))
+        for name in ("min_loss_scale", "max_loss_scale"):
+            if syntax.argument(self._call, 99, name) is not None:
+                self.notes.append(f"{name} has no counterpart in GradScaler")
+        if _number(self._scale_text()) is not None:
+            self.notes.append("a static loss scale is kept until a step overflows: GradScaler then skips it and halves")
+
+    def _find_problem(self):
+        keywords = [each.keyword.value for each in self._call.args if each.keyword is not None]
+        unknown = [each for each in keywords if each not in _KNOWN]
+        if any(each.star for each in self._call.args):
+            return "its arguments are in a dict or list"
+        return "no counterpart in torch.amp for {}".format(", ".join(unknown)) if unknown else None
+
+    def _has_enabled_on(self):
+        given = self._enabled
+        return given is None or syntax.text(given) == "True" or isinstance(given, cst.SimpleString)
+
+    def read_names(self):
+        """Return the names that the new statements read."""
+        read = [self._level, self._enabled, syntax.argument(self._call, 8, "loss_scale")]
+        return set().union(*(syntax.loaded_names(each) for each in read if each is not None))
+
+    def condition(self, tests):
+        """Return the condition under which autocast is enabled, as source.
+
+        Args:
+            tests: the tests of the ``if`` statements around the call.
+        """
+        if self.is_always_off:
+            return "False"
+        parts = list(tests) if self._has_enabled_on() else [*tests, self._enabled]
+        others = [syntax.text(each) for each in parts]
+        parts = [self._as_bool(each) for at, each in enumerate(parts) if others.index(others[at]) == at]
+        if "O0" in self.levels:
+            parts.append(f'{syntax.operand(self._level)} != "O0"')
+        return " and ".join(parts) or "True"
+
+    def _as_bool(self, node):
+        is_bool = isinstance(node, (cst.Comparison, cst.UnaryOperation)) or self._options.is_flag(node)
+        if is_bool and not isinstance(node, (cst.Comparison, cst.UnaryOperation)):
+            return syntax.operand(node)
+        return syntax.text(node) if is_bool else f"bool({syntax.text(node)})"
+
+    def dtype(self):
+        """Return the dtype of autocast, as source."""
+        dtypes = self.dtypes
+        if len(dtypes) < 2:
+            return dtypes.pop() if dtypes else "torch.float16"
+        levels = ", ".join(f'"{each}"' for each in self.levels if each in _BFLOAT16)
+        among = f"in ({levels})" if "," in levels else "== " + levels
+        return f"torch.bfloat16 if {syntax.operand(self._level)} {among} else torch.float16"
+
+    def scale_options(self):
+        """Return GradScaler's options for a static scale; if the value is known only at run time, depending on it."""
+        source = self._scale_text()
+        static = _number(source)
+        if source in ("dynamic", "None") or static is not None:
+            return [] if static is None else [f"init_scale={static}", "growth_interval=2**31 - 1"]
+        dynamic = '{} in (None, "dynamic")'.format(syntax.operand(syntax.argument(self._call, 8, "loss_scale")))
+        return [
+            f"init_scale=2.0**16 if {dynamic} else float({source})",
+            f"growth_interval=2000 if {dynamic} else 2**31 - 1",
+        ]
+
+    def _scale_text(self):
+        scale = syntax.argument(self._call, 8, "loss_scale")
+        return "None" if scale is None else syntax.text(scale).strip("\"'")
+
+    def result(self):
+        """Return the result of the call: its models and optimizers, as source."""
+        models, optimizers = (syntax.argument(self._call, at, name) for at, name in enumerate(("models", "optimizers")))
+        both = [syntax.text(each) for each in (models, optimizers) if each is not None]
+        return ", ".join(both)
+
+
+class Options:
+    """The facts about a script's command line from its ``add_argument`` calls, in the nodes of its syntax tree."""
+
+    def __init__(self, nodes):
+        self._choices, self._flags = {}, set()
+        for node in nodes:
+            if not isinstance(node, ast.Call) or last_name(node.func) != "add_argument":
+                continue
+            keywords = {each.arg: each.value for each in node.keywords}
+            name = string(keywords.get("dest")) if "dest" in keywords else _destination(node)
+            choices = keywords.get("choices")
+            if isinstance(choices, (ast.List, ast.Tuple, ast.Set)):
+                self._choices[name] = {string(each) for each in choices.elts}
+            if string(keywords.get("action")) in ("store_true", "store_false"):
+                self._flags.add(name)
+
+    def levels(self, node):
+        """Return the levels that an expression may have."""
+        if isinstance(node, cst.SimpleString):
+            text = syntax.text(node).strip("\"'")
+            return (text,) if text in _LEVELS else _LEVELS
+        if isinstance(node, cst.IfExp):
+            both = set(self.levels(node.body)) | set(self.levels(node.orelse))
+            return tuple(each for each in _LEVELS if each in both)
+        known = self._choices.get((syntax.name_of(node) or "").rpartition(".")[2])
+        return tuple(each for each in _LEVELS if known is None or each in known) or _LEVELS
+
+    def is_flag(self, node):
+        """Return whether an expression is an option that is True or False: ``args.fp16`` of a ``store_true``."""
+        name = syntax.name_of(node)
+        return name is not None and "." in name and name.rpartition(".")[2] in self._flags
+
+
+def _destination(call):
+    flags = [string(each) for each in call.args if string(each)]
+    names = [flag for flag in flags if flag.startswith("--")] or flags
+    return names[0].lstrip("-").replace("-", "_") if names else None
+
+
+def _number(source):
+    try:
+        return float(source)
+    except ValueError:
+        return None

@@ -1,0 +1,272 @@
+"""Steps before and after the rewriting: first one statement per line; then imports, new variables and marks."""
+
+import ast
+
+import libcst as cst
+
+from ..model.alias_names import alias_names
+from ..model.apex_names_used import uses
+from ..model.bindings import Bindings
+from ..model.code_files import PYTHON
+from ..model.source import Source
+from . import syntax
+from .branches import MARK, MOVED, negated
+from .variable_passing import DEVICE
+
+_LOADER = '''def {loader}({scaler}, state):
+    """Load the state of a GradScaler, or of Apex's amp.state_dict()."""
+    if "loss_scaler0" in state:
+        old, state = state["loss_scaler0"], {scaler}.state_dict()
+        state.update(scale=old["loss_scale"], _growth_tracker=old["unskipped"])
+    {scaler}.load_state_dict(state)
+'''
+
+
+#: The beginning of the mark of a use of Apex.
+AS_IS = "left as it is: "
+#: The attributes that ``amp.initialize`` adds to optimizers. torch does not have them.
+_ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
+_ON_OPTIMIZERS += ("_prepare_amp_backward", "_post_amp_backward")
+
+
+class OneStatementPerLine(cst.CSTTransformer):
+    """Splits ``a; b``, ``if x: a`` and ``with a, b:``, so that a statement can become several."""
+
+    def leave_With(self, original_node, updated_node):
+        """Nest the items of a ``with`` if one of several is a ``scale_loss``."""
+        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
+        if len(items) == 1 or not any("scale_loss" in syntax.text(item.item) for item in items):
+            return updated_node
+        body = updated_node.body
+        for item in reversed(items[1:]):
+            body = cst.IndentedBlock(body=[cst.With(items=[item], body=body)])
+        return updated_node.with_changes(items=items[:1], body=body)
+
+    def leave_SimpleStatementSuite(self, original_node, updated_node):
+        """Put the statements of ``if x: a`` on separate lines if one is a call."""
+        if not any(True for _ in syntax.calls(original_node)):
+            return updated_node
+        return cst.IndentedBlock(body=[cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body])
+
+    def leave_SimpleStatementLine(self, original_node, updated_node):
+        """Put the statements of ``a; b`` on separate lines if one is a call."""
+        if len(original_node.body) == 1 or not any(True for _ in syntax.calls(original_node)):
+            return updated_node
+        lines = [cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body]
+        lines[0] = lines[0].with_changes(leading_lines=updated_node.leading_lines)
+        lines[-1] = lines[-1].with_changes(trailing_whitespace=updated_node.trailing_whitespace)
+        return cst.FlattenSentinel(lines)
+
+
+def _alone(statement):
+    return statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
+
+
+class ImportPruner(cst.CSTTransformer):
+    """Removes imports of Apex whose names are no longer used, and ``try`` statements that only guarded them."""
+
+    def __init__(self, used):
+        super().__init__()
+        self._used = used
+
+    def leave_ImportFrom(self, original_node, updated_node):
+        """Keep the names that are used."""
+        module = syntax.name_of(original_node.module) if original_node.module and not original_node.relative else None
+        if module is None or not alias_names().is_apex(module):
+            return updated_node
+        if isinstance(original_node.names, cst.ImportStar):
+            kept = set(alias_names().modules.get(module, ())) & self._used
+            return updated_node if kept else cst.RemoveFromParent()
+        return self._kept(updated_node)
+
+    def leave_Import(self, original_node, updated_node):
+        """Keep the names that are used."""
+        is_apex = [alias_names().is_apex(syntax.name_of(each.name)) for each in original_node.names]
+        return self._kept(updated_node) if all(is_apex) else updated_node
+
+    def _kept(self, node):
+        kept = [each for each in node.names if (_local(each)) in self._used]
+        if not kept:
+            return cst.RemoveFromParent()
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        return node.with_changes(names=kept)
+
+    def leave_Try(self, original_node, updated_node):
+        """Remove a ``try`` without a body, together with its ``except`` for a missing Apex."""
+        body = [each for each in updated_node.body.body if syntax.text(each).strip() not in ("", "pass", MOVED)]
+        had_imports = any(isinstance(each, (cst.Import, cst.ImportFrom)) for each in syntax.walk(original_node.body))
+        if not body:
+            return cst.RemoveFromParent() if had_imports or len(updated_node.body.body) else updated_node
+        is_flag = all(_is_constant(each) for each in body)  # as in: APEX_IS_THERE = True
+        if had_imports and is_flag and len(body) < len(original_node.body.body) and not updated_node.finalbody:
+            lines = [*updated_node.leading_lines, *(each for each in body[0].leading_lines if each.comment is not None)]
+            return cst.FlattenSentinel([body[0].with_changes(leading_lines=lines)] + body[1:])
+        return updated_node
+
+    def leave_If(self, original_node, updated_node):
+        """Remove an ``if`` whose statements are no longer needed."""
+        if not _is_moved(updated_node.body):
+            return updated_node
+        if updated_node.orelse is None:
+            return cst.RemoveFromParent()
+        if isinstance(updated_node.orelse, cst.If):
+            return updated_node.orelse.with_changes(leading_lines=updated_node.leading_lines)
+        test = syntax.expression(negated(updated_node.test))
+        return updated_node.with_changes(test=test, body=updated_node.orelse.body, orelse=None)
+
+    def leave_Else(self, original_node, updated_node):
+        """Remove an ``else`` whose statements are no longer needed."""
+        return cst.RemoveFromParent() if _is_moved(updated_node.body) else updated_node
+
+    def leave_IndentedBlock(self, original_node, updated_node):
+        """Fix a block that has lost its first statement, or its only one."""
+        body = [each for each in updated_node.body if not _is_placeholder(each)] or list(updated_node.body)
+        if len(body) == len(original_node.body):
+            return updated_node
+        if body and not isinstance(original_node.body[0], type(body[0])) or (body and body[0].leading_lines):
+            lines = [line for line in body[0].leading_lines if line.comment is not None]
+            body = [body[0].with_changes(leading_lines=lines), *body[1:]]
+        return updated_node.with_changes(body=body or syntax.statements("pass\n"))
+
+
+def _is_placeholder(statement):
+    return syntax.text(statement).strip() == MOVED
+
+
+def _is_moved(block):
+    """Return whether all statements of a block have been removed."""
+    statements = getattr(block, "body", ())
+    return bool(statements) and all(_is_placeholder(each) for each in statements)
+
+
+def _is_constant(statement):
+    """Return whether a statement sets a variable to a constant."""
+    is_line = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
+    return is_line and isinstance(statement.body[0], cst.Assign) and isinstance(statement.body[0].value, cst.Name)
+
+
+def _local(alias):
+    """Return the name that an import binds."""
+    return syntax.text(alias.asname.name) if alias.asname else syntax.name_of(alias.name).partition(".")[0]
+
+
+def prune_imports(source):
+    """Return the source without the imports of Apex that it no longer needs."""
+    used = {node.id for node in _read_names(ast.parse(source))}
+    pruned = cst.parse_module(source).visit(ImportPruner(used)).code
+    return _without_placeholders(pruned)
+
+
+def _read_names(tree):
+    """Yield the names that are read, not those that are only set, as in ``amp = None``."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+
+def _without_placeholders(source):
+    """Return source with ``pass`` in the blocks that have lost all of their statements."""
+    return source.replace(MOVED, "pass")
+
+
+def add_header(source, names, loads_state, has_device):
+    """Return the source with ``import torch`` if missing, and with the code that all of its functions need.
+
+    Args:
+        names: ``Names``.
+        loads_state: whether a function is needed that loads the scaler's state.
+        has_device: whether the variable for the type of the device belongs here.
+    """
+    module = cst.parse_module(source)
+    at, pieces, added = _after_imports(module.body), [], []
+    pieces += [f"{names.device} = {DEVICE}\n"] if has_device else []
+    pieces += [_LOADER.format(**names._asdict())] if loads_state else []
+    is_imported = any("torch" in _imported(each) for each in module.body[:at])
+    needs_torch = has_device or "torch" in {node.id for node in _read_names(ast.parse(source))}
+    for piece in pieces if is_imported or not needs_torch else ["import torch\n"] + pieces:
+        blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else 1 if at or added else 0)
+        added += [each.with_changes(leading_lines=blank) for each in syntax.statements(piece)]
+    if not added:
+        return source
+    following = list(module.body[at:])
+    if following:
+        lines = following[0].leading_lines
+        blank = next((number for number, line in enumerate(lines) if line.comment is not None), len(lines))
+        missing = 2 - blank if loads_state else 0 if lines else 1
+        following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)] * missing + list(lines))
+    return module.with_changes(body=[*module.body[:at], *added, *following]).code
+
+
+def import_contextlib(source):
+    """Return the source with an import of contextlib, sorted into the first imports, if needed."""
+    module = cst.parse_module(source)
+    if "contextlib" not in {node.id for node in _read_names(ast.parse(source))}:
+        return source
+    if any("contextlib" in _imported(each) for each in module.body):
+        return source
+    imports = [at for at, each in enumerate(module.body) if _is_plain_import(each)]
+    at = imports[0] if imports else _after_imports(module.body)
+    while at + 1 in imports and min(_imported(module.body[at])) < "contextlib":
+        at += 1
+    body, new = list(module.body), syntax.statements("import contextlib\n")[0]
+    if at < len(body):
+        new = new.with_changes(leading_lines=body[at].leading_lines)
+        body[at] = body[at].with_changes(leading_lines=())
+    return module.with_changes(body=[*body[:at], new, *body[at:]]).code
+
+
+def _is_plain_import(statement):
+    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Import)
+
+
+def _after_imports(body):
+    """Return the index after the last import that precedes functions, classes and calls."""
+    last = 0
+    for index, statement in enumerate(body):
+        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
+            break
+        simple = isinstance(statement, cst.SimpleStatementLine) and isinstance(
+            statement.body[0], (cst.Import, cst.ImportFrom)
+        )
+        guarded = isinstance(statement, cst.Try) and any(
+            isinstance(each, (cst.Import, cst.ImportFrom)) for each in syntax.walk(statement)
+        )
+        is_docstring = (
+            index == 0 and isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Expr)
+        )
+        last = index + 1 if simple or guarded or is_docstring else last
+    return last
+
+
+def _imported(statement):
+    """Return the names that a statement imports as modules."""
+    nodes = [each for each in syntax.walk(statement) if isinstance(each, cst.Import)]
+    return {_local(alias) for node in nodes for alias in node.names}
+
+
+def _names_of_amp_on_optimizers(parsed):
+    """Yield (line, name) of the attributes that ``amp.initialize`` adds to optimizers."""
+    for node in parsed.nodes:
+        name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "value", None)
+        if isinstance(name, str) and name in _ON_OPTIMIZERS:
+            yield node.lineno, name
+
+
+def mark_rest(source):
+    """Return (the new source with a comment above each statement that still uses Apex, {name: its lines there})."""
+    parsed = Source("script.py", source.encode("utf-8"), PYTHON)
+    found = uses(parsed, Bindings(parsed.nodes))
+    lines, rest = source.split("\n"), {}
+    starts = sorted(node.lineno for node in parsed.nodes if isinstance(node, ast.stmt))
+    lines_and_names = [(use.place.line, use.name) for use in found] + list(_names_of_amp_on_optimizers(parsed))
+    for at, name in lines_and_names:
+        start = max(line for line in starts if line <= at)
+        rest.setdefault(start, []).append(name)
+    found, added = {}, 0
+    for start in sorted(rest):
+        index, names = start - 1 + added, sorted(set(rest[start]))
+        indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
+        if not lines[index - 1].strip().startswith(MARK):
+            lines.insert(index, indent + MARK + AS_IS + ", ".join(names))
+            added += 1
+        for name in names:
+            found.setdefault(name, []).append(start + added)
+    return "\n".join(lines), found

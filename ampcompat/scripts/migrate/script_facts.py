@@ -1,0 +1,200 @@
+"""How a script uses Apex, found in its syntax tree before anything is rewritten."""
+
+import ast
+from typing import NamedTuple
+
+from ..model.apex_names_used import uses
+from ..model.bindings import Bindings, dotted, last_name, string
+from ..model.calls import SCALE_LOSS, argument, initialize_calls, is_parameters
+from ..model.code_files import PYTHON
+from ..model.source import Source
+from .grad_scaler_setup import Options
+from .gradients import Gradients
+
+
+class Names(NamedTuple):
+    """The names of the new script's additional variables, which the old one does not use."""
+
+    scaler: str
+    flag: str
+    device: str
+    loader: str
+    loss: str
+    dtype: str
+    autocast: str
+
+
+_NAMES = Names("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype", "autocast")
+_LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
+_LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
+_FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
+_EVALUATE = ("no_grad", "inference_mode", "eval")
+
+
+class ScriptFacts:
+    """Facts about a script.
+
+    Attributes:
+        bindings: which names refer to Apex.
+        models: dotted names of models that are passed to or returned by ``amp.initialize``.
+        optimizers: those of the optimizers, also of ``scale_loss``.
+        unscale: line of a statement that clips or reads gradients -> the optimizer whose gradients must be unscaled
+            before it.
+        untouched: line -> why its statement cannot be rewritten.
+        names: ``Names``.
+        helpers: names of functions that run a model passed to them, for a loss.
+        uses_apex: whether it uses Apex at all.
+        plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
+        options: facts about the script's command line.
+        is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
+        short_names: "torch.nn" -> its name in the script, and likewise for torch.optim.
+        fallback_names: names of Apex that are None if it is missing.
+        made_from: dotted name of an optimizer -> source of its params, if known.
+    """
+
+    def __init__(self, source_text, path="script.py"):
+        source = Source(path, source_text.encode("utf-8"), PYTHON)
+        self.broken = source.broken
+        self.bindings = Bindings(source.nodes, assignments=False)
+        self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
+        self.uses_apex = bool(uses(source, self.bindings))
+        self.options, self.helpers = Options(source.nodes), set()
+        self.fallback_names = set(_fallback_names(source.nodes)) & set(self.bindings.apex)
+        used = set().union(*map(_used_names, source.nodes))
+        self.names = Names(*(_free(name, used) for name in _NAMES))
+        self.initializes = bool(initialize_calls(source.nodes, self.bindings))
+        self.short_names = dict(_short_names(source.tree.body))
+        self.is_guarded = any(map(self._guards, source.nodes))
+        self._find_models(source.nodes)
+        self._follow_arguments(source.nodes)
+        self.made_from = dict(self._made_from(source.nodes))
+        Gradients(self).find(source.nodes)
+
+    def is_model(self, name):
+        """Return whether a dotted name is one of the models; ``model`` counts for ``self.model`` too."""
+        return name is not None and any(name.rpartition(".")[2] == each.rpartition(".")[2] for each in self.models)
+
+    def is_optimizer(self, name):
+        """Return whether a dotted name is one of the optimizers."""
+        return name is not None and any(name.rpartition(".")[2] == each.rpartition(".")[2] for each in self.optimizers)
+
+    def scaled_call(self, node):
+        """Return whether a call of the syntax tree is ``amp.scale_loss``."""
+        return isinstance(node, ast.Call) and self.bindings.full_name(node.func) in SCALE_LOSS
+
+    def _find_models(self, nodes):
+        calls = initialize_calls(nodes, self.bindings)
+        for call in calls:
+            self.models |= _names(argument(call, 0, "models"))
+            self.optimizers |= _names(argument(call, 1, "optimizers"))
+        for node in nodes:
+            if isinstance(node, ast.Assign) and node.value in calls and len(node.targets) == 1:
+                target = node.targets[0]
+                both = target.elts if isinstance(target, ast.Tuple) and len(target.elts) == 2 else [target]
+                self.models |= _names(both[0])
+                self.optimizers |= _names(both[1]) if len(both) == 2 else set()
+            if self.scaled_call(node):
+                self.optimizers |= _names(argument(node, 1, "optimizers"))
+
+    def _guards(self, node):
+        """Return whether a node is an ``if`` with ``amp.initialize`` directly in it."""
+        if not isinstance(node, ast.If) or "__main__" in map(string, ast.walk(node.test)):
+            return False
+        inner = (each for each in node.body + node.orelse if not isinstance(each, _LARGE))
+        return any(initialize_calls(ast.walk(each), self.bindings) for each in inner)
+
+    def _follow_arguments(self, nodes):
+        """Follow models and optimizers into the functions that they are passed to, and find those that run a model."""
+        functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        calls, before = [node for node in nodes if isinstance(node, ast.Call)], None
+        self.plain = {name for name, node in functions.items() if not any(map(_computes, ast.walk(node)))}
+        while before != (len(self.models), len(self.optimizers), len(self.helpers)):
+            before = len(self.models), len(self.optimizers), len(self.helpers)
+            for call in calls:
+                function = functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
+                for name, value in _passed(call, function) if function is not None else ():
+                    self.models |= {name} if self.is_model(dotted(value)) else set()
+                    self.optimizers |= {name} if self.is_optimizer(dotted(value)) else set()
+            self.helpers |= {name for name, node in functions.items() if name != "forward" and self._is_helper(node)}
+        self.plain -= self.helpers
+
+    def _is_helper(self, function):
+        """Return whether a function runs a model, and leaves the backward pass and evaluation to its callers."""
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        names = {last_name(call.func) for call in calls} | {last_name(each) for each in function.decorator_list}
+        if names & set(_EVALUATE) or "backward" in names:
+            return False
+        return any(self.is_model(dotted(call.func)) or dotted(call.func) in self.helpers for call in calls)
+
+    def _made_from(self, nodes):
+        """Yield (optimizer, source of its params) of optimizers that are created once, with ``model.parameters()``."""
+        found = {}
+        for node in nodes:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1:
+                name = dotted(node.targets[0])
+                if name in self.optimizers and self.bindings.full_name(node.value.func) != "apex.amp.initialize":
+                    found.setdefault(name, []).append(argument(node.value, 0, "params"))
+        for name, params in found.items():
+            is_filter = isinstance(params[0], ast.Call) and last_name(params[0].func) == "filter"
+            params = [params[0].args[-1]] if is_filter and len(params) == 1 and params[0].args else params
+            if len(params) == 1 and is_parameters(params[0]) and not params[0].args and not params[0].keywords:
+                owner = dotted(params[0].func.value)
+                if owner:
+                    yield name, owner + ".parameters()"
+
+
+def _passed(call, function):
+    """Yield (parameter, argument) of a call of a function."""
+    parameters = [each.arg for each in function.args.args]
+    if not any(isinstance(each, ast.Starred) for each in call.args):
+        yield from zip(parameters, call.args)
+    yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+
+
+def _computes(node):
+    """Return whether a node calls a loss, or another function that autocast runs in float32."""
+    name = (last_name(node.func) or "").lower() if isinstance(node, ast.Call) else ""
+    return name in _FLOAT32 or any(word in name for word in _LOSSES)
+
+
+def _short_names(body):
+    """Yield (module, name) of torch modules that a script imports under another name at module level."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((each.name, each.asname) for each in node.names if each.asname)
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
+            yield from (("torch." + each.name, each.asname or each.name) for each in node.names)
+
+
+def _fallback_names(nodes):
+    """Yield the names that are set to None if an import fails."""
+    for node in nodes:
+        if isinstance(node, ast.Try):
+            handled = [each for handler in node.handlers for each in handler.body if isinstance(each, ast.Assign)]
+            for each in handled:
+                if type(each.value).__name__ in ("Constant", "NameConstant"):  # the second in Python 3.7
+                    yield from (dotted(target) for target in each.targets if each.value.value is None)
+
+
+def _used_names(node):
+    """Return the names that a node of the script binds or reads, also as attributes of ``self``."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, ast.alias):
+        return {(node.asname or node.name).partition(".")[0]}
+    if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
+        return {node.attr}
+    return {node.arg} if isinstance(node, ast.arg) else set()
+
+
+def _names(node):
+    each = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node]
+    return {dotted(one) for one in each if one is not None and dotted(one)}
+
+
+def _free(name, used):
+    while name in used:
+        name = "grad_" + name if name == "scaler" else name + "_"
+    return name

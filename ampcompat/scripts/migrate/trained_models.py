@@ -1,0 +1,199 @@
+"""The models that the optimizers of a script without Apex train, their names, and where the script calls them."""
+
+import ast
+
+from ..model.bindings import last_name
+from ..model.variable_names import VariableNames, as_written, inside
+
+#: Wrappers of a model that are called instead of it. The first two must come after ``amp.initialize``.
+PARALLEL = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
+WRAPPERS = PARALLEL + (
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+    "torch.compile",
+    "torch.distributed.fsdp.fully_shard",
+)
+_PARAMS = ("parameters", "named_parameters")
+
+
+class TrainedModels:
+    """The variables of models, in a script without Apex.
+
+    Args:
+        nodes: the nodes of its syntax tree, the module first.
+        names: its ``FullNames``.
+
+    Attributes:
+        variables: its ``VariableNames``, which name the variables.
+        functions: name -> the function, of all functions and methods.
+    """
+
+    def __init__(self, nodes, names):
+        self._nodes, self._names = nodes, names
+        self.variables = VariableNames(nodes[0])
+        # Modules called in a forward method are part of that method's model.
+        methods = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "forward"]
+        inner = {id(each) for method in methods for each in ast.walk(method)}
+        self._calls = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in inner]
+        stored = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+        self._stored = {self.variables.of(node) for node in stored}
+        self.functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        self._handed_on = list(self._assigned()) + list(self._passed_on())
+
+    def _assigned(self):
+        """Yield (variable, variable that is assigned its value), also where a function returns the value."""
+        for node in self._nodes:
+            if isinstance(node, ast.Assign):
+                function = self._function(node.value)
+                values = [node.value] if function is None else [each for each in _returned(function)]
+                for value in values:
+                    for target in node.targets:
+                        yield from self._pairs(value, target)
+
+    def _pairs(self, value, target):
+        if isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple):
+            for one, other in zip(value.elts, target.elts):
+                yield from self._pairs(one, other)
+        elif self.variables.of(value) and self.variables.of(target):
+            yield self.variables.of(value), self.variables.of(target)
+
+    def _passed_on(self):
+        """Yield (variable, parameter of a function that it is passed to)."""
+        for node in self._nodes:
+            function = self._function(node)
+            for parameter, value in _passed(node, function) if function is not None else ():
+                if self.variables.of(value):
+                    yield self.variables.of(value), self.variables.parameter(function, parameter)
+
+    def _function(self, node):
+        return self.functions.get(last_name(node.func)) if isinstance(node, ast.Call) else None
+
+    def of(self, made):
+        """Return the names of the models whose params an optimizer trains, as a list without duplicates.
+
+        Args:
+            made: the ``MadeOptimizer``.
+
+        Returns:
+            The names, as written where the optimizer is created, each the shortest that the script calls: ``model`` for
+            an optimizer of ``model.head.parameters()``. Empty if one is unknown or not called.
+        """
+        target = made.statement.targets[0]
+        own = {self.variables.of(target)}
+        owners = self._owners(made.call, set(own)) or self._behind(made.call, own)
+        found = [self._seen_from(target, self._called_prefix(owner)) for owner in owners]
+        return [] if None in found else list(dict.fromkeys(found))
+
+    def _seen_from(self, node, variable):
+        """Return the name of a variable at a node, or None."""
+        if variable is None:
+            return None
+        known = [variable] + sorted(self.aliases(variable) - {variable})
+        return next((as_written(each) for each in known if self.variables.like(node, as_written(each)) == each), None)
+
+    def aliases(self, variable):
+        """Return all variables with the value of one: those that it is assigned from, and those assigned from these."""
+        found = {variable} | {value for value, other in self._handed_on if other == variable}
+        before = 0
+        while len(found) != before:
+            before = len(found)
+            found |= {other for value, other in self._handed_on if value in found}
+        return found
+
+    def is_called(self, variable):
+        """Return whether the script calls a model, by any of its names, or wraps it and calls that."""
+        known, wrapped = self.aliases(variable), None
+        while wrapped != known:
+            wrapped = set(known)
+            for node in self._nodes:
+                if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and self.wraps(node.value, known):
+                    known |= {each for target in node.targets for each in self.aliases(self.variables.of(target))}
+        return self._is_variable(variable) and any(self.variables.of(call.func) in known for call in self._calls)
+
+    def wraps(self, call, known, wrappers=WRAPPERS):
+        """Return whether a call wraps one of some variables."""
+        return self._names.of(call.func) in wrappers and bool(call.args) and self.variables.of(call.args[0]) in known
+
+    def _is_variable(self, name):
+        """Return whether a name begins with a variable: not a module, a class or a function."""
+        return name != as_written(name) or name.partition(".")[0] in self._stored
+
+    def _called_prefix(self, owner):
+        place = owner[: len(owner) - len(as_written(owner))]
+        parts = as_written(owner).split(".")
+        prefixes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+        return next(
+            (place + each for each in prefixes if each not in ("", "self") and self.is_called(place + each)), None
+        )
+
+    def _owners(self, node, seen):
+        """Return ``model`` for each ``model.parameters()`` in an expression, or in the values of its variables."""
+        found = [
+            self._base(each.value)
+            for each in ast.walk(node)
+            if isinstance(each, ast.Attribute) and each.attr in _PARAMS
+        ]
+        if found:
+            return found
+        for variable in self._variables_in(node) - seen:
+            seen.add(variable)
+            for value in self._values(variable):
+                is_made = isinstance(value, ast.Call) and self._names.of(value.func) not in ("list", "filter")
+                found += self._owners(value, seen | (self._variables_in(value) if is_made else set()))
+        return found
+
+    def _values(self, variable):
+        """Yield the expressions that a variable is assigned, extended with, or iterates over."""
+        of = self.variables.of
+        for node in self._nodes:
+            if isinstance(node, ast.Assign) and any(of(target) == variable for target in node.targets):
+                yield node.value
+            elif isinstance(node, ast.AugAssign) and of(node.target) == variable:
+                yield node.value
+            elif isinstance(node, ast.For) and variable in {of(each) for each in ast.walk(node.target)}:
+                yield node.iter
+            elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend") and node.args:
+                if isinstance(node.func, ast.Attribute) and of(node.func.value) == variable:
+                    yield node.args[0]
+
+    def _behind(self, node, seen):
+        """Return the models among the arguments of a call and the object of its method, or of calls that created these.
+
+        ``model``, of ``model.make_optimizer(lr)`` and of ``make_optimizer(groups)`` after ``groups = split(model)``.
+        """
+        names = sorted(self._variables_in(node))
+        if isinstance(node, ast.Call):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            names = [self.variables.of(each) for each in [owner] + node.args + [each.value for each in node.keywords]]
+        names = [name for name in names if name and self._is_variable(name) and name not in seen]
+        seen |= set(names)
+        found = [name for name in names if self.is_called(name)]
+        for name in names if not found else ():
+            for value in self._values(name):
+                found += self._behind(value, seen)
+        return found
+
+    def _base(self, node):
+        """Return ``self.model`` for ``self.model[0]``; "" if it is not a variable."""
+        while isinstance(node, ast.Subscript):
+            node = node.value
+        return self.variables.of(node) or ""
+
+    def _variables_in(self, node):
+        return {self.variables.of(each) for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _returned(function):
+    """Yield the values that a function returns."""
+    for node in inside(function):
+        if isinstance(node, ast.Return) and node.value is not None:
+            yield node.value
+
+
+def _passed(call, function):
+    """Yield (parameter, argument) of a call of a function, or of a method without its ``self``."""
+    parameters = [each.arg for each in function.args.args]
+    if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        parameters = parameters[1:]
+    if not any(isinstance(each, ast.Starred) for each in call.args):
+        yield from zip(parameters, call.args)
+    yield from ((each.arg, each.value) for each in call.keywords if each.arg)

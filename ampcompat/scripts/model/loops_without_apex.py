@@ -1,0 +1,210 @@
+"""How a file without Apex trains: backward passes, optimizers, and reasons why some or all levels are impossible."""
+
+import ast
+import re
+from typing import NamedTuple, Tuple
+
+from .bindings import dotted, last_name
+from .calls import is_backward
+from .flow import scopes
+from .full_names import FullNames
+from .rule_texts import finding
+
+#: Written out, as in ``cli.run``: ``check`` does not need torch.
+LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
+#: A Python file with this has its own levels.
+AMPCOMPAT = re.compile(rb"^\s*(from|import)\s+ampcompat\b", re.MULTILINE)
+#: Full names of classes that run the backward pass themselves.
+TRAINERS = (
+    "transformers.Trainer",
+    "transformers.Seq2SeqTrainer",
+    "lightning.Trainer",
+    "lightning.pytorch.Trainer",
+    "pytorch_lightning.Trainer",
+    "accelerate.Accelerator",
+    "lightning.Fabric",
+    "lightning.fabric.Fabric",
+)
+#: Functions of torch.func and functorch that compute gradients of params.
+_FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
+_GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")
+_OPTIMIZER = re.compile(r"torch\.optim\.((?!lr_scheduler|swa_utils)[a-z]\w*\.)?[A-Z]\w*$")
+_HALF_METHODS = ("half", "bfloat16")
+HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
+
+
+class Limit(NamedTuple):
+    """A reason why levels cannot be forced.
+
+    Attributes:
+        found: the ``Problem``.
+        levels: the levels that cannot be forced.
+    """
+
+    found: NamedTuple
+    levels: Tuple
+
+
+class MadeOptimizer(NamedTuple):
+    """A statement that creates an optimizer.
+
+    Attributes:
+        name: the variable, such as ``self.optimizer``.
+        call: the call that creates it.
+        statement: the assignment.
+    """
+
+    name: str
+    call: ast.Call
+    statement: ast.Assign
+
+
+class LoopsWithoutApex:
+    """The parts of a ``Source`` that concern training without Apex.
+
+    Attributes:
+        names: its ``FullNames``.
+        backward_calls: the calls ``loss.backward()``.
+        trainers: full names of the classes of ``TRAINERS`` that it uses.
+        optimizers: ``MadeOptimizer`` records, by line.
+        limits: ``Limit`` records.
+    """
+
+    def __init__(self, source):
+        self._source, self.names = source, FullNames(source.nodes)
+        calls = [node for node in source.nodes if isinstance(node, ast.Call)]
+        self.backward_calls = [call for call in calls if is_backward(call)]
+        used = {self.names.of(node) for node in source.nodes if isinstance(node, (ast.Name, ast.Attribute))}
+        self.trainers = sorted(used & set(TRAINERS))
+        self.optimizers = self._made_optimizers(calls)
+        self._functional = [call for call in calls if self._is_functional(call)]
+        self.limits = self._found_limits(calls)
+
+    @property
+    def trains(self):
+        """Whether the file itself has a backward pass, or leaves it to a trainer."""
+        return bool(self.backward_calls or self.trainers or (self._functional and self.optimizers))
+
+    def _made_optimizers(self, calls):
+        """Return the optimizers created by ``torch.optim``, or assigned to a variable whose ``step`` is called."""
+        stepped = {dotted(call.func.value) for call in calls if last_name(call.func) == "step" and _owner(call)}
+        stepped |= {dotted(call.args[0]) for call in calls if last_name(call.func) == "step" and call.args}
+        own = {node.name for node in self._source.nodes if isinstance(node, ast.ClassDef) and _is_optimizer_class(node)}
+        found = []
+        for node in self._source.nodes:
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or len(node.targets) != 1:
+                continue
+            name, made = dotted(node.targets[0]), self.names.of(node.value.func)
+            is_optimizer = bool(_OPTIMIZER.match(made)) or made in own
+            if name and (is_optimizer or (name in stepped and "opt" in name.rpartition(".")[2].lower())):
+                found.append(MadeOptimizer(name, node.value, node))
+        return sorted(found, key=lambda each: each.statement.lineno)
+
+    def _is_first_fsdp(self, call):
+        name = self.names.of(call.func)
+        return name.startswith("torch.distributed.fsdp.") and name.endswith("FullyShardedDataParallel")
+
+    def _is_functional(self, call):
+        package, _, name = self.names.of(call.func).rpartition(".")
+        return package in ("torch.func", "functorch") and name in _FUNCTIONAL
+
+    # -- reasons why levels cannot be forced ---------------------------------------------------------------------------
+
+    def _found_limits(self, calls):
+        limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]
+        limits += [Limit(each, LEVELS) for each in self._casts_by_hand()]
+        limits += [Limit(self._problem("first-fsdp", call), LEVELS) for call in calls if self._is_first_fsdp(call)]
+        if not self.backward_calls and self.optimizers:
+            limits += [Limit(self._problem("functional-gradients", call), LEVELS) for call in self._functional]
+        limits += [Limit(each, ("O1", "O2")) for each in self._steps_in_hooks(calls)]
+        return limits + [Limit(each, ("O2", "O5")) for each in self._inner_steps()]
+
+    def _problem(self, rule, node, detail=""):
+        return finding(rule, self._source.place(node.lineno), detail)
+
+    def _tensors_without_module(self):
+        for _, steps in scopes(self._source.nodes):
+            values = {}
+            for step in steps:
+                if isinstance(step.node, ast.Assign) and len(step.node.targets) == 1:
+                    values[dotted(step.node.targets[0])] = step.node.value
+                for made in self.optimizers:
+                    if made.statement is step.node and made.call.args and self._are_tensors(made.call.args[0], values):
+                        yield self._problem("optimizer-of-tensors", step.node, made.name)
+
+    def _are_tensors(self, node, values):
+        """Return whether an argument is a list of tensors that are created in the same scope."""
+        elements = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
+        return bool(elements) and all(self._is_tensor(values.get(each.id, each) if isinstance(each, ast.Name) else each)
+                                      for each in elements)  # fmt: skip
+
+    def _is_tensor(self, node):
+        if not isinstance(node, ast.Call):
+            return False
+        is_made = self.names.of(node.func).startswith("torch.") and any(
+            each.arg == "requires_grad" for each in node.keywords
+        )
+        return is_made or last_name(node.func) in ("requires_grad_", "Parameter")
+
+    def _casts_by_hand(self):
+        """Yield problems with models that are cast after their optimizer was created in the same scope."""
+        for _, steps in scopes(self._source.nodes):
+            trained = set()
+            for step in steps:
+                for call in step.calls():
+                    if self._is_half_cast(call) and dotted(call.func.value) in trained:
+                        yield self._problem("cast-by-hand", call, dotted(call.func.value))
+                for made in self.optimizers:
+                    if made.statement is step.node:
+                        trained |= {name for each in ast.walk(made.call) for name in _prefixes(dotted(each))}
+
+    def _is_half_cast(self, call):
+        if last_name(call.func) in _HALF_METHODS:
+            return bool(_owner(call)) and not call.args
+        values = call.args + [each.value for each in call.keywords]
+        is_cast = last_name(call.func) in ("to", "type") and bool(_owner(call))
+        return is_cast and any(self.names.of(each) in HALF_DTYPES for each in values)
+
+    def _steps_in_hooks(self, calls):
+        stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}
+        for call in calls:
+            if last_name(call.func) in _GRADIENT_HOOKS:
+                if any(
+                    last_name(each) in stepping or (isinstance(each, ast.Lambda) and _steps(each)) for each in call.args
+                ):
+                    yield self._problem("step-in-backward", call)
+            elif last_name(call.func) == "_apply_optimizer_in_backward":
+                yield self._problem("step-in-backward", call)
+
+    def _inner_steps(self):
+        for node in self._source.nodes:
+            if isinstance(node, ast.ClassDef) and _is_optimizer_class(node):
+                for method in node.body:
+                    if isinstance(method, ast.FunctionDef) and method.name != "step":
+                        inner = [each for each in ast.walk(method) if _is_inner_step(each)]
+                        yield from (self._problem("inner-step", each, node.name + "." + method.name) for each in inner)
+
+
+def _owner(call):
+    """Return the object of a method call, or None."""
+    return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def _steps(function):
+    return any(isinstance(node, ast.Call) and last_name(node.func) == "step" for node in ast.walk(function))
+
+
+def _is_inner_step(node):
+    """Return whether a node is ``self.base_optimizer.step(…)``."""
+    name = dotted(node.func) or "" if isinstance(node, ast.Call) else ""
+    return name.startswith("self.") and name.endswith(".step") and name.count(".") == 2
+
+
+def _is_optimizer_class(node):
+    return any(last_name(base) == "Optimizer" for base in node.bases)
+
+
+def _prefixes(name):
+    """Return ``a`` and ``a.b`` of ``a.b.c``."""
+    parts = (name or "").split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}
