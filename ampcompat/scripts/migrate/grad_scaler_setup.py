@@ -5,6 +5,7 @@ import ast
 import libcst as cst
 
 from ..model.bindings import last_name, string
+from ..model.calls import option_of
 from . import syntax
 
 _FLOAT16, _BFLOAT16 = ("O1", "O2", "O3"), ("O4", "O5")
@@ -145,8 +146,7 @@ class Options:
             if not isinstance(node, ast.Call) or last_name(node.func) != "add_argument":
                 continue
             keywords = {each.arg: each.value for each in node.keywords}
-            name = string(keywords.get("dest")) if "dest" in keywords else _destination(node)
-            choices = keywords.get("choices")
+            name, choices = option_of(node)[0], keywords.get("choices")
             if isinstance(choices, (ast.List, ast.Tuple, ast.Set)):
                 self._choices[name] = {string(each) for each in choices.elts}
             if string(keywords.get("action")) in ("store_true", "store_false"):
@@ -167,12 +167,6 @@ class Options:
         """Return whether an expression is an option that is True or False: ``args.fp16`` of a ``store_true``."""
         name = syntax.name_of(node)
         return name is not None and "." in name and name.rpartition(".")[2] in self._flags
-
-
-def _destination(call):
-    flags = [string(each) for each in call.args if string(each)]
-    names = [flag for flag in flags if flag.startswith("--")] or flags
-    return names[0].lstrip("-").replace("-", "_") if names else None
 
 
 def _number(source):

@@ -4,7 +4,7 @@ import ast
 
 from ..model.bindings import dotted, last_name, string
 from ..model.calls import argument, is_backward, is_clipping
-from ..model.flow import scopes, together
+from ..model.flow import together
 
 ONCE_PER_STEP = (
     "gradients are clipped or read after every backward pass, but {}; GradScaler unscales once per step: do it where "
@@ -19,9 +19,9 @@ class Gradients:
     def __init__(self, facts):
         self._facts = facts
 
-    def find(self, nodes):
-        """Search the scopes of a script, given the nodes of its syntax tree."""
-        for scope, steps in scopes(nodes):
+    def find(self, source):
+        """Search the scopes of a ``Source``."""
+        for scope, steps in source.scopes:
             self._gradients(steps, params_of(scope))
 
     def _gradients(self, steps, params):

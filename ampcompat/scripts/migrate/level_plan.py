@@ -7,7 +7,7 @@ from ..model.apex_names_used import uses
 from ..model.bindings import Bindings, dotted, last_name
 from ..model.calls import is_backward
 from ..model.code_files import PYTHON
-from ..model.flow import scopes, together
+from ..model.flow import together
 from ..model.loops_without_apex import AMPCOMPAT, HALF_DTYPES, LoopsWithoutApex
 from ..model.source import Source
 from .moved_wrapper import MovedWrapper
@@ -53,7 +53,7 @@ class LevelPlan:
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
         self.allows_half = any(map(self._makes_half, source.nodes))
-        self._scopes = list(scopes(source.nodes))
+        self._scopes = source.scopes
         scope = self._scope_of_optimizers()
         self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
         self.models, self.moved = self._trained(), None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ..model.apex_names_used import uses
 from ..model.bindings import Bindings, dotted, last_name, string
-from ..model.calls import SCALE_LOSS, argument, initialize_calls, is_parameters
+from ..model.calls import SCALE_LOSS, argument, initialize_calls, is_parameters, names_in, passed
 from ..model.code_files import PYTHON
 from ..model.source import Source
 from .grad_scaler_setup import Options
@@ -68,7 +68,7 @@ class ScriptFacts:
         self._find_models(source.nodes)
         self._follow_arguments(source.nodes)
         self.made_from = dict(self._made_from(source.nodes))
-        Gradients(self).find(source.nodes)
+        Gradients(self).find(source)
 
     def is_model(self, name):
         """Return whether a dotted name is one of the models; ``model`` counts for ``self.model`` too."""
@@ -85,16 +85,16 @@ class ScriptFacts:
     def _find_models(self, nodes):
         calls = initialize_calls(nodes, self.bindings)
         for call in calls:
-            self.models |= _names(argument(call, 0, "models"))
-            self.optimizers |= _names(argument(call, 1, "optimizers"))
+            self.models.update(names_in(argument(call, 0, "models")))
+            self.optimizers.update(names_in(argument(call, 1, "optimizers")))
         for node in nodes:
             if isinstance(node, ast.Assign) and node.value in calls and len(node.targets) == 1:
                 target = node.targets[0]
                 both = target.elts if isinstance(target, ast.Tuple) and len(target.elts) == 2 else [target]
-                self.models |= _names(both[0])
-                self.optimizers |= _names(both[1]) if len(both) == 2 else set()
+                self.models.update(names_in(both[0]))
+                self.optimizers.update(names_in(both[1]) if len(both) == 2 else ())
             if self.scaled_call(node):
-                self.optimizers |= _names(argument(node, 1, "optimizers"))
+                self.optimizers.update(names_in(argument(node, 1, "optimizers")))
 
     def _guards(self, node):
         """Return whether a node is an ``if`` with ``amp.initialize`` directly in it."""
@@ -112,7 +112,7 @@ class ScriptFacts:
             before = len(self.models), len(self.optimizers), len(self.helpers)
             for call in calls:
                 function = functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
-                for name, value in _passed(call, function) if function is not None else ():
+                for name, value in passed(call, function) if function is not None else ():
                     self.models |= {name} if self.is_model(dotted(value)) else set()
                     self.optimizers |= {name} if self.is_optimizer(dotted(value)) else set()
             self.helpers |= {name for name, node in functions.items() if name != "forward" and self._is_helper(node)}
@@ -141,14 +141,6 @@ class ScriptFacts:
                 owner = dotted(params[0].func.value)
                 if owner:
                     yield name, owner + ".parameters()"
-
-
-def _passed(call, function):
-    """Yield (parameter, argument) of a call of a function."""
-    parameters = [each.arg for each in function.args.args]
-    if not any(isinstance(each, ast.Starred) for each in call.args):
-        yield from zip(parameters, call.args)
-    yield from ((each.arg, each.value) for each in call.keywords if each.arg)
 
 
 def _computes(node):
@@ -187,11 +179,6 @@ def _used_names(node):
     if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
         return {node.attr}
     return {node.arg} if isinstance(node, ast.arg) else set()
-
-
-def _names(node):
-    each = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node]
-    return {dotted(one) for one in each if one is not None and dotted(one)}
 
 
 def _free(name, used):

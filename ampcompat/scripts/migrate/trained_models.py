@@ -3,6 +3,7 @@
 import ast
 
 from ..model.bindings import last_name
+from ..model.calls import passed
 from ..model.variable_names import VariableNames, as_written, inside
 
 #: Wrappers of a model that are called instead of it. The first two must come after ``amp.initialize``.
@@ -60,7 +61,7 @@ class TrainedModels:
         """Yield (variable, parameter of a function that it is passed to)."""
         for node in self._nodes:
             function = self._function(node)
-            for parameter, value in _passed(node, function) if function is not None else ():
+            for parameter, value in passed(node, function) if function is not None else ():
                 if self.variables.of(value):
                     yield self.variables.of(value), self.variables.parameter(function, parameter)
 
@@ -187,13 +188,3 @@ def _returned(function):
     for node in inside(function):
         if isinstance(node, ast.Return) and node.value is not None:
             yield node.value
-
-
-def _passed(call, function):
-    """Yield (parameter, argument) of a call of a function, or of a method without its ``self``."""
-    parameters = [each.arg for each in function.args.args]
-    if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
-        parameters = parameters[1:]
-    if not any(isinstance(each, ast.Starred) for each in call.args):
-        yield from zip(parameters, call.args)
-    yield from ((each.arg, each.value) for each in call.keywords if each.arg)

@@ -4,7 +4,7 @@ import ast
 import re
 
 from .bindings import dotted, last_name, string
-from .calls import argument, initialize_calls
+from .calls import argument, initialize_calls, option_of
 from .report_records import RequestedLevel
 
 _LEVEL = re.compile(r"^O[0-5]$")
@@ -68,13 +68,10 @@ def levels_in_command(text):
 
 
 def _option(call):
-    flags = [string(each) for each in call.args if string(each)]
-    named = [each for each in call.keywords if each.arg == "dest" and string(each.value)]
-    long = [flag for flag in flags if flag.startswith("--")] or flags
-    name = string(named[0].value) if named else (long[0].lstrip("-").replace("-", "_") if long else None)
+    name, written = option_of(call)
     for each in call.keywords:
         if each.arg == "default" and name:
-            yield from ((name, (level, f"default of {long[0] if long else name}")) for level in _literal(each.value))
+            yield from ((name, (level, f"default of {written or name}")) for level in _literal(each.value))
 
 
 def _subject(node):

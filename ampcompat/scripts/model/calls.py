@@ -2,7 +2,7 @@
 
 import ast
 
-from .bindings import last_name
+from .bindings import dotted, last_name, string
 
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
@@ -23,6 +23,30 @@ def argument(call, position, keyword):
     if len(call.args) > position and not any(isinstance(each, ast.Starred) for each in call.args[: position + 1]):
         return call.args[position]
     return None
+
+
+def passed(call, function):
+    """Yield (parameter, argument) of a call of a function, or of a method without its ``self``."""
+    parameters = [each.arg for each in function.args.args]
+    if parameters[:1] == ["self"] and isinstance(call.func, ast.Attribute):
+        parameters = parameters[1:]
+    if not any(isinstance(each, ast.Starred) for each in call.args):
+        yield from zip(parameters, call.args)
+    yield from ((each.arg, each.value) for each in call.keywords if each.arg)
+
+
+def names_in(node):
+    """Return the dotted names in an argument: of ``model`` or ``[model, other]``."""
+    each = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node]
+    return [name for name in map(dotted, each) if name]
+
+
+def option_of(call):
+    """Return (the name of the value that ``add_argument`` stores, the option as it is written), or (None, None)."""
+    flags = [string(each) for each in call.args if string(each)]
+    written = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else None)
+    stated = next((string(each.value) for each in call.keywords if each.arg == "dest"), None)
+    return stated or (written.lstrip("-").replace("-", "_") if written else None), written
 
 
 def is_backward(call):

@@ -6,7 +6,6 @@ from typing import NamedTuple, Tuple
 
 from .bindings import dotted, last_name
 from .calls import is_backward
-from .flow import scopes
 from .full_names import FullNames
 from .rule_texts import finding
 
@@ -123,7 +122,7 @@ class LoopsWithoutApex:
         return finding(rule, self._source.place(node.lineno), detail)
 
     def _tensors_without_module(self):
-        for _, steps in scopes(self._source.nodes):
+        for _, steps in self._source.scopes:
             values = {}
             for step in steps:
                 if isinstance(step.node, ast.Assign) and len(step.node.targets) == 1:
@@ -148,7 +147,7 @@ class LoopsWithoutApex:
 
     def _casts_by_hand(self):
         """Yield problems with models that are cast after their optimizer was created in the same scope."""
-        for _, steps in scopes(self._source.nodes):
+        for _, steps in self._source.scopes:
             trained = set()
             for step in steps:
                 for call in step.calls():

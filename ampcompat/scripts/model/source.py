@@ -8,6 +8,7 @@ import warnings
 from . import notebooks
 from .bindings import last_name, string
 from .code_files import NOTEBOOK, decode
+from .flow import scopes
 from .report_records import Broken, SourcePlace
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
@@ -34,6 +35,14 @@ class Source:
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
         self.tree = self._parsed("\n".join(self.lines))
         self.nodes = list(ast.walk(self.tree))
+        self._scopes = None
+
+    @property
+    def scopes(self):
+        """The module and each function in it, as a list of (scope, its ``FlowStep`` records)."""
+        if self._scopes is None:
+            self._scopes = list(scopes(self.nodes))
+        return self._scopes
 
     def place(self, line):
         """Return the ``SourcePlace`` of a line of the source."""

@@ -3,8 +3,8 @@
 import ast
 
 from ...model.bindings import dotted, last_name, string
-from ...model.calls import INITIALIZE, argument
-from ...model.flow import scopes, together
+from ...model.calls import INITIALIZE, argument, names_in
+from ...model.flow import together
 from ...model.rule_texts import finding
 
 #: The calls of ``amp.initialize`` in one function that are examined.
@@ -18,7 +18,7 @@ _OPTIMIZERS += ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAda
 def check(source, bindings):
     """Return the findings around the calls of ``amp.initialize`` in a ``Source``."""
     found = []
-    for _, steps in scopes(source.nodes):
+    for _, steps in source.scopes:
         calls = [(index, step, call) for index, step in enumerate(steps) for call in step.calls()]
         calls = [each for each in calls if bindings.full_name(each[-1].func) in INITIALIZE]
         made = _optimizers_made(steps) if calls else {}
@@ -39,7 +39,7 @@ def _level(source, step, call):
 
 def _before(source, steps, initialize, call):
     """Yield findings on changes to the models before the call. For each model, the last change counts."""
-    for model in _names(argument(call, 0, "models")):
+    for model in names_in(argument(call, 0, "models")):
         for step in reversed(steps):
             if not together(step, initialize):
                 continue
@@ -109,17 +109,11 @@ def _after(source, calls, made, place, call):
         place: the index of the step of ``call``.
     """
     initialize = next(step for index, step, _ in calls if index == place)
-    for name in _names(argument(call, 1, "optimizers")):
+    for name in names_in(argument(call, 1, "optimizers")):
         for index, step in made.get(name, ()):
             if index > place and together(step, initialize):
                 if not any(later > index and together(after, step) for later, after, _ in reversed(calls)):
                     yield finding("optimizer-after-initialize", source.place(step.node.lineno), name)
-
-
-def _names(node):
-    """Return the dotted names in an argument: of ``model`` or ``[model, other]``."""
-    each = node.elts if isinstance(node, (ast.List, ast.Tuple)) else [node]
-    return [name for name in map(dotted, each) if name]
 
 
 def _targets(statement):

@@ -4,7 +4,7 @@ import ast
 
 from ...model.bindings import dotted, last_name
 from ...model.calls import CLIPS, SCALE_LOSS, is_backward, is_clipping
-from ...model.flow import scopes, steps_of, together
+from ...model.flow import steps_of, together
 from ...model.rule_texts import finding
 
 HANDLES = ("apex.amp.init", "apex.amp.amp.init")
@@ -17,7 +17,7 @@ def check(source, bindings, has_masters):
         has_masters: whether a level with master weights, or an unknown level, is requested.
     """
     found = []
-    for _, steps in scopes(source.nodes):
+    for _, steps in source.scopes:
         blocks = _blocks(steps, bindings)
         for step in steps if blocks else ():
             inside = [name for node in step.blocks for name in _scaled_names(node, bindings)]
