@@ -1,6 +1,7 @@
 """``migrate``: the new script trains as the old one does, without Apex and without ampcompat."""
 
 import ast
+import re
 import sys
 
 import migrated_scripts as scripts
@@ -141,6 +142,8 @@ HEAD = "import torch\nfrom apex import amp\nmodel, optimizer = amp.initialize(mo
         ),
         ("opt_level='O4'", ["import torch\nif ready"], None),
         ("opt_level='O5'", ["import torch\nif ready"], "bfloat16"),
+        ("keep_batchnorm_fp32=args.keep", ["scaler = "], "args.keep is no longer read here"),
+        ("keep_batchnorm_fp32=None", ["scaler = "], None),
         ("opt_level='O3'", ["scaler = torch.amp.GradScaler(device_type)\n"], "weights stay float32"),
         ("'O1', max_loss_scale=4", ["scaler = torch.amp.GradScaler(device_type)\n"], "max_loss_scale"),
         ("loss_scale='dynamic'", ["scaler = torch.amp.GradScaler(device_type)\n"], None),
@@ -173,6 +176,22 @@ def test_options_of_initialize(options, expected, note):
     result = migrate(HEAD.format(options) + "if ready:\n    start()\n")
     assert [text for text in expected if text not in result.source] == [] and result.left == []
     assert (note is None and not result.notes) or any(note in text for _, text in result.notes)
+
+
+@pytest.mark.parametrize("options", ["loss_scale=128", "loss_scale=value"])
+def test_a_static_loss_scale_is_kept_after_an_overflow(options):
+    new = migrate(HEAD.format("opt_level='O1', " + options)).source
+    made = re.search(r"torch\.amp\.GradScaler\(.*?\n\)", new, re.DOTALL).group()
+    scaler = eval(made, {"torch": torch, "device_type": "cpu", "value": "128"})
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for factor in (float("inf"), 1.0):
+        optimizer.zero_grad()
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == 128.0
+    assert weight.tolist() == [0.0, 0.0]  # the first step was skipped
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ _NOTES = {
     "O3": "O3 becomes autocast with a loss scale: weights stay float32",
     "O5": "O5 becomes autocast with bfloat16: weights stay float32, so there are no master weights",
 }
+#: The factor of a static loss scale at an overflow: GradScaler wants less than 1, and a float32 times this is itself.
+_KEPT = "backoff_factor=1 - 2**-53"
 _AT_RUN_TIME = "the level is known only at run time: {}; weights are float32 at every level"
 
 
@@ -66,7 +68,11 @@ class Setup:
             if syntax.argument(self._call, 99, name) is not None:
                 self.notes.append(f"{name} has no counterpart in GradScaler")
         if _number(self._scale_text()) is not None:
-            self.notes.append("a static loss scale is kept until a step overflows: GradScaler then skips it and halves")
+            self.notes.append("a static loss scale is kept, but GradScaler skips a step that overflows; Apex did not")
+        for name in ("keep_batchnorm_fp32", "master_weights", "cast_model_type"):
+            value = syntax.argument(self._call, 99, name)
+            if value is not None and (syntax.name_of(value) or "None") not in ("None", "True", "False"):
+                self.notes.append(f"{name} has no effect under autocast: {syntax.text(value)} is no longer read here")
 
     def _find_problem(self):
         keywords = [each.keyword.value for each in self._call.args if each.keyword is not None]
@@ -119,11 +125,12 @@ class Setup:
         source = self._scale_text()
         static = _number(source)
         if source in ("dynamic", "None") or static is not None:
-            return [] if static is None else [f"init_scale={static}", "growth_interval=2**31 - 1"]
+            return [] if static is None else [f"init_scale={static}", "growth_interval=2**31 - 1", _KEPT]
         dynamic = '{} in (None, "dynamic")'.format(syntax.operand(syntax.argument(self._call, 8, "loss_scale")))
         return [
             f"init_scale=2.0**16 if {dynamic} else float({source})",
             f"growth_interval=2000 if {dynamic} else 2**31 - 1",
+            _KEPT.replace("=", f"=0.5 if {dynamic} else "),
         ]
 
     def _scale_text(self):
