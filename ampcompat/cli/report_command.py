@@ -29,6 +29,7 @@ def report(arguments):
     parser.add_argument("--merge", action="store_true", help="merge reports of one series")
     parser.add_argument("--details", action="store_true", help="print everything that is known about each level")
     parser.add_max_size()
+    parser.add_output("--json", metavar="FILE", help="write the report again, merged and judged by this version")
     parser.add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     parser.add_output("--png", metavar="FILE", help="write an image (needs the extra `report`)")
     parser.add_output("--markdown", metavar="FILE", help="write the tables for a pull request")
@@ -37,6 +38,8 @@ def report(arguments):
     fail_on_options.add_options(parser)
     options = parser.parse_args(arguments)
     parser.check_outputs(options, _inputs(options.files))
+    if options.json and len(options.files) > 1 and not options.merge:
+        parser.error("--json writes one report: give one, or --merge those of a series")
     try:
         reports, missing = _read(options)  # all of them before anything is printed or written
         fail_on_options.check(parser, options, [each for _, each in reports])
@@ -59,6 +62,8 @@ def report(arguments):
 def _write_files(options, reports, summaries):
     named = _named(reports)
     drawn = build_charts.charts(named) if options.html or options.png else []
+    if options.json:
+        _write(options.json, reports[0][1].save)
     if options.html:
         _write(options.html, lambda path: files.write(path, to_html(named, summaries, drawn)))
     for path, render in ((options.markdown, to_markdown), (options.latex, to_latex)):

@@ -10,6 +10,7 @@ from helpers.processes import python
 
 from ampcompat.abtest import to_text
 from ampcompat.abtest.judging import advice
+from ampcompat.abtest.report_data import Report
 from ampcompat.cli import main
 
 
@@ -47,6 +48,15 @@ def test_several_reports_are_printed_under_their_names(files, capsys):
     assert main(["report"] + files) == 0
     said = capsys.readouterr().out
     assert said.index("first.json") < said.index("second.json") < said.index("boom")
+
+
+def test_a_report_is_written_again(files, capsys, tmp_path):
+    new = str(tmp_path / "new.json")
+    assert main(["report", files[0], "--target", "loss=0.1", "--json", new]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote {new}\n")
+    report = Report.load(new)
+    assert report.runs == Report.load(files[0]).runs and report.environment["target"] == "loss=0.1"
+    assert "--json writes one report" in error_line(capsys, *files, "--json", new)
 
 
 def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
