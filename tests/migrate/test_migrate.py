@@ -17,7 +17,7 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
     pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
 
-from ampcompat.scripts.migrate import migrate  # noqa: E402
+from ampcompat.scripts.migrate import migrate, write_level  # noqa: E402
 
 STEPS = 12
 
@@ -176,6 +176,34 @@ def test_options_of_initialize(options, expected, note):
     result = migrate(HEAD.format(options) + "if ready:\n    start()\n")
     assert [text for text in expected if text not in result.source] == [] and result.left == []
     assert (note is None and not result.notes) or any(note in text for _, text in result.notes)
+
+
+#: A script with several statements on a line: {} is the import, the set-up, and the backward pass.
+LINES = """import torch
+{}
+model = torch.nn.Linear(8, 1); model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+{}
+for p in model.parameters(): p.requires_grad = bool(p.dim())
+if f(): g(); h()  # both
+for i in range(3):
+    a(); b(); optimizer.zero_grad(); loss = model(x).sum()
+    {}; c(); d()
+"""
+SAME = ("model = torch.nn.Linear(8, 1); model.train()", "if f(): g(); h()  # both")
+SAME += ("for p in model.parameters(): p.requires_grad = bool(p.dim())",)
+
+
+def test_only_lines_that_change_are_split():
+    setup = "model, optimizer = amp.initialize(model, optimizer, opt_level='O1')"
+    backward = "with amp.scale_loss(loss, optimizer) as s: s.backward()\n    optimizer.step()"
+    new = migrate(LINES.format("from apex import amp", setup, backward)).source
+    assert [line for line in SAME if line not in new.split("\n")] == []
+    assert "    a(); b(); optimizer.zero_grad()\n    with torch.autocast(" in new
+    assert "    scaler.step(optimizer)\n    scaler.update()\n    c(); d()\n" in new
+    new = write_level(LINES.format("", "", "loss.backward()\n    optimizer.step()"), "O1").source
+    assert [line for line in SAME if line not in new.split("\n")] == []
+    assert "        scaled_loss.backward()\n    optimizer.step(); c(); d()\n" in new
 
 
 @pytest.mark.parametrize("options", ["loss_scale=128", "loss_scale=value"])

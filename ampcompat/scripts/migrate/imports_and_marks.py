@@ -1,4 +1,4 @@
-"""Steps before and after the rewriting: first one statement per line; then imports, new variables and marks."""
+"""Steps after the rewriting: imports, new variables and marks."""
 
 import ast
 
@@ -27,39 +27,6 @@ AS_IS = "left as it is: "
 #: The attributes that ``amp.initialize`` adds to optimizers. torch does not have them.
 _ON_OPTIMIZERS = ("_amp_stash", "_amp_lazy_init", "_lazy_init_maybe_master_weights", "_master_params_to_model_params")
 _ON_OPTIMIZERS += ("_prepare_amp_backward", "_post_amp_backward")
-
-
-class OneStatementPerLine(cst.CSTTransformer):
-    """Splits ``a; b``, ``if x: a`` and ``with a, b:``, so that a statement can become several."""
-
-    def leave_With(self, original_node, updated_node):
-        """Nest the items of a ``with`` if one of several is a ``scale_loss``."""
-        items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
-        if len(items) == 1 or not any("scale_loss" in syntax.text(item.item) for item in items):
-            return updated_node
-        body = updated_node.body
-        for item in reversed(items[1:]):
-            body = cst.IndentedBlock(body=[cst.With(items=[item], body=body)])
-        return updated_node.with_changes(items=items[:1], body=body)
-
-    def leave_SimpleStatementSuite(self, original_node, updated_node):
-        """Put the statements of ``if x: a`` on separate lines if one is a call."""
-        if not any(True for _ in syntax.calls(original_node)):
-            return updated_node
-        return cst.IndentedBlock(body=[cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body])
-
-    def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Put the statements of ``a; b`` on separate lines if one is a call."""
-        if len(original_node.body) == 1 or not any(True for _ in syntax.calls(original_node)):
-            return updated_node
-        lines = [cst.SimpleStatementLine(body=[_alone(each)]) for each in updated_node.body]
-        lines[0] = lines[0].with_changes(leading_lines=updated_node.leading_lines)
-        lines[-1] = lines[-1].with_changes(trailing_whitespace=updated_node.trailing_whitespace)
-        return cst.FlattenSentinel(lines)
-
-
-def _alone(statement):
-    return statement.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)
 
 
 class ImportPruner(cst.CSTTransformer):

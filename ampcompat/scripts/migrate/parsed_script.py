@@ -8,7 +8,7 @@ import libcst as cst
 
 from ...errors import AmpError
 from ..model.source import parse
-from .imports_and_marks import OneStatementPerLine
+from .statement_lines import StatementLines
 
 #: The deepest syntax tree that LibCST rewrites within Python's default limit of recursion.
 _DEEPEST = 100
@@ -38,6 +38,7 @@ class ParsedScript:
     Attributes:
         source, path: these.
         split: the source with one statement per line.
+        joined: a function: the new source -> it, with the unchanged ones of ``a; b`` on one line again.
         old_lines: line of ``split`` -> line of the source.
 
     Raises:
@@ -51,7 +52,8 @@ class ParsedScript:
             module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
             raise AmpError(f"{path} is not Python 3: {_fault(source) or str(error).splitlines()[0]}") from None
-        self.split = module.visit(OneStatementPerLine()).code
+        lines = StatementLines(module)
+        self.split, self.joined = lines.split, lines.joined
         self.old_lines = _old_lines(source, self.split)
 
 

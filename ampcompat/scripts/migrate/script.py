@@ -44,7 +44,7 @@ def _migrate(script):
     rewriter, module, passing = _rewritten(split, facts)
     module, has_device = place_device(module, facts.names)
     text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
-    text, marked = mark_rest(import_contextlib(text))
+    text, marked = mark_rest(script.joined(import_contextlib(text)))
     was = script.old_lines
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]

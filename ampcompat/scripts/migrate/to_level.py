@@ -43,7 +43,7 @@ def _written(level, script):
     notes = [(was[line], note) for line, note in writer.notes]
     if level in ("O1", "O2") and "torch.save" in script.source and not plan.torch_amp.states:
         notes.append((0, _LOSS_SCALE))
-    return Migration(new.code, sorted(set(notes)), [])
+    return Migration(script.joined(new.code), sorted(set(notes)), [])
 
 
 class _LevelWriter(cst.CSTTransformer):
@@ -70,7 +70,7 @@ class _LevelWriter(cst.CSTTransformer):
         if line in self._plan.backward:
             return self._beside(line, [self._scaled(original_node, updated_node, line)])
         if line in use.removed:
-            self.notes.append((line, f"removed: {syntax.text(original_node.with_changes(leading_lines=())).strip()}"))
+            self.notes.append((line, f"removed: {syntax.text(original_node.body[0]).strip()}"))
             return self._beside(line, [])
         if line in use.steps:
             body = syntax.statements(f"{use.steps[line]}.step()\n")[0].body
