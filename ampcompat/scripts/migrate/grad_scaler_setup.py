@@ -20,7 +20,7 @@ _NOTES = {
     "O5": "O5 becomes autocast with bfloat16: weights stay float32, so there are no master weights",
 }
 #: The factor of a static loss scale at an overflow: GradScaler wants less than 1, and a float32 times this is itself.
-_KEPT = "backoff_factor=1 - 2**-53"
+_KEPT = "1 - 2**-53"
 _AT_RUN_TIME = "the level is known only at run time: {}; weights are float32 at every level"
 
 
@@ -125,12 +125,16 @@ class Setup:
         source = self._scale_text()
         static = _number(source)
         if source in ("dynamic", "None") or static is not None:
-            return [] if static is None else [f"init_scale={static}", "growth_interval=2**31 - 1", _KEPT]
+            return (
+                []
+                if static is None
+                else [f"init_scale={static}", "growth_interval=2**31 - 1", "backoff_factor=" + _KEPT]
+            )
         dynamic = '{} in (None, "dynamic")'.format(syntax.operand(syntax.argument(self._call, 8, "loss_scale")))
         return [
             f"init_scale=2.0**16 if {dynamic} else float({source})",
             f"growth_interval=2000 if {dynamic} else 2**31 - 1",
-            _KEPT.replace("=", f"=0.5 if {dynamic} else "),
+            f"backoff_factor=0.5 if {dynamic} else {_KEPT}",
         ]
 
     def _scale_text(self):
