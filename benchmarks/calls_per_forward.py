@@ -1,7 +1,8 @@
 """Calls of ampcompat's Python functions in a forward pass of four encoder layers at O1 and O4, and its time.
 
-Half arithmetic is not emulated, the layers are small, and the passes of the rival, torch.autocast, run in between: the
-ratio of times says what the casts cost in Python.
+Then the calls of a training iteration beside its forward pass (``scale_loss``, backward, ``step``, ``zero_grad``), with
+8 and 200 params and Adam; before Python 3.12, comprehensions are calls. Half arithmetic is not emulated, the layers are
+small, and the passes of the rival, torch.autocast, run in between: the ratio of times says what the casts cost in Python.
 
     python benchmarks/calls_per_forward.py [--backend native] [--width 16]
 """
@@ -58,6 +59,25 @@ def calls_at(level, backend):
         return calls(lambda: model(batch))
 
 
+def calls_beside_forward(level, backend, params):
+    """Return the calls of the fourth training iteration of a model of this many params, without its forward pass."""
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(32)) for _ in range(params)])
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def beside_forward(loss):
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with ampcompat.session(level, backend=backend, verbosity=0):
+        amp.initialize(model, optimizer)
+        for _ in range(4):
+            loss = torch.stack([param.float().sum() for param in model]).sum()
+            counted = calls(lambda loss=loss: beside_forward(loss))
+    return counted
+
+
 def _seconds(forward, passes=20):
     found = []
     for _ in range(passes):
@@ -97,6 +117,9 @@ def main():
         found = calls_at(level, options.backend)
         print(f"{level} {options.backend}: {sum(found.values())} calls", dict(found.most_common(5)))
         print(f"    {ratio(level, options.backend, options.width):.2f} x the time of torch.autocast")
+    for level in ("O1", "O4", "O2", "O5"):
+        found = [sum(calls_beside_forward(level, options.backend, params).values()) for params in (8, 200)]
+        print("{}: {} and {} calls beside the forward pass with 8 and 200 params".format(level, *found))
 
 
 if __name__ == "__main__":

@@ -34,9 +34,9 @@ def test_two_switches_are_independent():
     one, other = Switch(), Switch()
     one.turn_on()
     assert other.local.off
-    one.pause()
-    other.turn_on()
-    assert one.local.off and not other.local.off
+    with Paused(one):
+        other.turn_on()
+        assert one.local.off and not other.local.off
 
 
 def test_pauses_nest_and_a_region_suspends_them_all():

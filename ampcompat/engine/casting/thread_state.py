@@ -115,29 +115,6 @@ class Switch:
         self.flags.enter(self._low)
         local.entered = self.devices
 
-    def pause(self):
-        """Turn casts off in this thread."""
-        mine = vars(self.local)  # of this thread; a dict is faster than several reads of a thread-local
-        if not mine["pauses"]:
-            mine["off"] = True
-            self._pausing.append(None)
-        mine["pauses"].append((() if self.flags is None else self.flags.leave(), self.devices))
-
-    def resume(self):
-        """End this thread's last pause. After all of them its region decides, and outside a region the process."""
-        mine = vars(self.local)
-        was, devices = mine["pauses"].pop()
-        if self.flags is not None:
-            self.flags.restore(was)
-        if not mine["pauses"]:
-            if mine.get("inside"):
-                mine["off"] = False
-            else:
-                mine.pop("off", None)
-            self._pausing.pop()
-        if self.devices is not devices:
-            self.update_flags()
-
     def record(self):
         """Return a copy of this thread's record and its flags, for ``exchange``."""
         return dict(vars(self.local), pauses=list(self.local.pauses)), self.flags and self.flags.read()
@@ -173,10 +150,28 @@ class Paused:
     def __enter__(self):
         if is_tracing():
             end_graph()
-        self._switch.pause()
+        switch = self._switch
+        mine = vars(switch.local)  # of this thread; a dict is faster than several reads of a thread-local
+        if not mine["pauses"]:
+            mine["off"] = True
+            switch._pausing.append(None)
+        mine["pauses"].append((() if switch.flags is None else switch.flags.leave(), switch.devices))
 
     def __exit__(self, *exc_info):
-        self._switch.resume()
+        """End this thread's last pause. After all of them its region decides, and outside a region the process."""
+        switch = self._switch
+        mine = vars(switch.local)
+        was, devices = mine["pauses"].pop()
+        if switch.flags is not None:
+            switch.flags.restore(was)
+        if not mine["pauses"]:
+            if mine.get("inside"):
+                mine["off"] = False
+            else:
+                mine.pop("off", None)
+            switch._pausing.pop()
+        if switch.devices is not devices:
+            switch.update_flags()
 
 
 class WithFlags:

@@ -87,11 +87,11 @@ class OptimizerMasters:
 
     def follow_groups(self):
         """Put masters in place of the half params that a script has put into ``param_groups``; return new pairs."""
+        if not self._makes_masters:
+            return []
         groups = self._optimizer.param_groups
         params = [param for group in groups for param in group["params"]]
-        if not self._makes_masters or (
-            len(params) == len(self._params) and all(map(operator.is_, params, self._params))
-        ):
+        if len(params) == len(self._params) and all(map(operator.is_, params, self._params)):
             return []
         masters = {id(pair.model): pair.master for pair in self._pairs.values()}
         for group in groups:

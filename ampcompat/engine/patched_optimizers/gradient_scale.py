@@ -297,7 +297,7 @@ class HeldGradients:
     def _shared_params(self):
         """Return the half params of this optimizer that are in others too."""
         session = self._record.session
-        shared = session.masters.in_several(session.records)
+        shared = session.masters.in_several(session.records) if self._masters.chunks else ()
         own = {id(pair.model) for pair in self._masters.pairs()} if shared else ()
         return [param for param in shared if id(param) in own]
 

@@ -34,7 +34,8 @@ def run_step(record, args, kwargs):
             return session.process_casts.run_step(record.methods["step"])
         finally:
             record.is_running = False
-    _check_arguments(record, args, kwargs)
+    if args or kwargs:
+        _check_arguments(record, args, kwargs)
     record.gradients.prepare_step()
     for observer in session.observers:
         observer.before_step(record)
@@ -44,7 +45,8 @@ def run_step(record, args, kwargs):
         _mark_step_called(record.optimizer)
         record.finish_step(stepped=False)
         return None
-    args, kwargs = _watch_closure(record, args, kwargs)
+    if args or kwargs:
+        args, kwargs = _watch_closure(record, args, kwargs)
     try:
         step = chunked_step.in_chunks(record, record.methods["step"])
         if flag is not None:

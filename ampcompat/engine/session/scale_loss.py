@@ -135,9 +135,12 @@ class BackwardPass:
 
     def _others_before(self):
         """Return (record, gradients) of optimizers that are not given: the pass may leave scaled gradients there."""
-        others = [each for each in self._session.records if each not in self.records]
-        found = [(record, record.gradients.before_pass_of_others()) for record in others]
-        return [(record, before) for record, before in found if before is not None]
+        others = []
+        for record in self._session.records:
+            before = None if record in self.records else record.gradients.before_pass_of_others()
+            if before is not None:
+                others.append((record, before))
+        return others
 
     def _begin_untrained(self):
         configurations = {id(each.configuration): each.configuration for each in [self, *self.records]}
