@@ -2,7 +2,7 @@
 
 Then the calls of a training iteration beside its forward pass (``scale_loss``, backward, ``step``, ``zero_grad``), with
 8 and 200 params and Adam; before Python 3.12, comprehensions are calls. Half arithmetic is not emulated, the layers are
-small, and the passes of the rival, torch.autocast, run in between: the ratio of times says what the casts cost in Python.
+small, and the passes of the rival, torch.autocast, run in between: the ratio says what the casts cost in Python.
 
     python benchmarks/calls_per_forward.py [--backend native] [--width 16]
 """
