@@ -30,6 +30,7 @@ def test_code_is_bookkeeping_if_its_module_or_package_is_marked_wherever_it_is(f
     assert calling((FOLDER, folder, "own.py"), IS_BOOKKEEPING=True)(asked)
     monkeypatch.setitem(sys.modules, "some", types.SimpleNamespace(IS_BOOKKEEPING=True))
     assert own(asked)
+    assert not calling((FOLDER, folder, "own.py"), IS_BOOKKEEPING=False)(asked)
 
 
 def test_code_that_bookkeeping_calls_is_bookkeeping_unless_a_script_or_torch_is_between():

@@ -29,13 +29,13 @@ def script_line():
 def is_marked(frame):
     """Return whether the code of a frame is not part of a model's computation: unscaling, masters, observers, …
 
-    This is torch's optimizers, and modules of ampcompat that have ``IS_BOOKKEEPING = True``, or whose package has it.
+    This is torch's optimizers, and modules of ampcompat that say ``IS_BOOKKEEPING = True``, or whose package does.
     """
     if frame.f_code.co_filename.startswith(_OPTIMIZERS):
         return True
     found = frame.f_globals
     package = sys.modules.get(found.get("__package__"))
-    return found.get("IS_BOOKKEEPING", False) or getattr(package, "IS_BOOKKEEPING", False)
+    return found.get("IS_BOOKKEEPING", getattr(package, "IS_BOOKKEEPING", False))
 
 
 def is_bookkeeping():

@@ -10,6 +10,8 @@ from ...errors import AmpError
 from ...support.dtype_names import dtype_name
 from ...support.torch_compat import cpu, features
 
+IS_BOOKKEEPING = False  # modules are called from here
+
 _MISSING_KERNEL = re.compile("not (implemented|supported) .*(Half|BFloat16)")
 
 
