@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import fused_optimizers, half_kernels
 
 import ampcompat
 from ampcompat import amp
@@ -189,7 +189,7 @@ def test_the_trial_changes_neither_the_optimizer_nor_random_numbers():
         assert all(torch.equal(value, before[key][name]) for name, value in each.items())
 
 
-@pytest.mark.skipif(not hasattr(torch, "_fused_sgd_"), reason="this torch has no fused SGD")
+@pytest.mark.skipif(fused_optimizers.why_not("SGD") is not None, reason="this torch has no fused SGD on the CPU")
 def test_a_group_is_added_while_a_param_of_another_is_frozen():
     with ampcompat.session():
         first, second = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)

@@ -26,6 +26,10 @@ if features.is_version_within(newest="2.4"):
 if features.is_version_within(oldest="2.10", newest="2.10"):  # with Python 3.13, it overlooks that a list was changed
     _SETTINGS["use_recursive_dict_tags_for_guards"] = False
 
+#: Whether the compiler replaces a ``Sequential`` by its layers, without its ``forward`` and so without the casts of its
+#: inputs, unless an attribute of the module tells it not to; torch 2.4 has a setting for it.
+UNROLLS_SEQUENTIAL = features.is_version_within(oldest="2.0", newest="2.3")
+
 #: The attribute that marks our wrappers.
 MARK = "_ampcompat_wrapper"
 
@@ -120,7 +124,7 @@ def change_settings(patches):
 
     Torch 2.4 only records that a layer of torch was called, and a ``Sequential`` is to it what its layers are. So the
     casts of functions are compiled without a guard on whether casts are on, and those of a model's inputs are left out,
-    unless it traces what torch's own layers call, as later releases do. Older compilers cannot.
+    unless it traces what torch's own layers call, as later releases do. Of older ones see ``UNROLLS_SEQUENTIAL``.
     """
     config = getattr(sys.modules.get("torch._dynamo"), "config", None)
     changed = {name: value for name, value in _SETTINGS.items() if getattr(config, name, value) is not value}

@@ -15,7 +15,7 @@ import torch
 from ...support.nested import cast_floating
 from ...support.patching import PatchStack, wraps_method
 from ..casting.emulated_half_models import context_of
-from ..casting.torch_compile import change_settings
+from ..casting.torch_compile import UNROLLS_SEQUENTIAL, change_settings
 
 MARK = "_amp_forward"
 
@@ -101,6 +101,8 @@ def mark(model, conversion, patches):
     """Mark ``model`` with ``conversion``; undone by ``patches``."""
     change_settings(patches)  # the model may be compiled already
     patches.set_in_dict(model, MARK, conversion)
+    if UNROLLS_SEQUENTIAL:
+        patches.set_in_dict(model, "torchdynamo_force_dynamic", True)
     if "forward" in vars(model) or isinstance(model, torch.jit.ScriptModule):
         patches.set_in_dict(model, "forward", InstanceForward(conversion, model.forward))
 
