@@ -46,7 +46,7 @@ FEATURES = {
 }
 PROBE = """
 import importlib.util, json, platform, torch
-from ampcompat.support.torch_compat import features, private_api
+from ampcompat.support.torch_compat import features
 facts, lacks = features.read(), []
 for name, expression in FEATURES.items():
     try:
@@ -54,10 +54,7 @@ for name, expression in FEATURES.items():
     except (AttributeError, ImportError):
         present = False
     lacks += [] if present else [name]
-print(json.dumps({
-    "build": str(torch.__version__), "python": platform.python_version(), "lacks": lacks,
-    "without": sorted({row.without for row in private_api.absent()}),
-}))
+print(json.dumps({"build": str(torch.__version__), "python": platform.python_version(), "lacks": lacks}))
 """
 
 
@@ -82,8 +79,9 @@ def read_results():
 
 
 def write_results(results):
-    """Write the records."""
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    """Write the records, one a line."""
+    lines = ["{}: {}".format(json.dumps(name), json.dumps(record)) for name, record in results.items()]
+    RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def table(results):

@@ -1,6 +1,5 @@
 """Read what came of a run of pytest: from its report, or from what it printed before it was ended."""
 
-import collections
 import pathlib
 import re
 import xml.etree.ElementTree
@@ -23,8 +22,8 @@ def node_id(dotted, name):
 
 
 def counts(report):
-    """Return what a JUnit report of pytest says: passed and skipped, failures by name, and reasons for skips."""
-    outcomes, reasons = {}, collections.Counter()  # a test that fails and then has an error is there twice
+    """Return what a JUnit report of pytest says: passed and skipped, and failures by name."""
+    outcomes = {}  # a test that fails and then has an error is there twice
     for case in xml.etree.ElementTree.parse(str(report)).iter("testcase"):
         name = node_id(case.get("classname", ""), case.get("name"))
         skip = case.find("skipped")
@@ -36,7 +35,6 @@ def counts(report):
             outcomes[name] = "known"
         else:
             outcomes[name] = "skipped"
-            reasons[skip.get("message", "")] += 1
 
     def having(outcome):
         return [name for name, found in outcomes.items() if found == outcome]
@@ -46,15 +44,13 @@ def counts(report):
         "skipped": len(having("skipped")),
         "failed": having("failed"),
         "known_failures": having("known"),
-        "reasons": dict(reasons.most_common()),
     }
 
 
 def counts_of_output(lines):
     """Return the counts of a run that was ended, from the lines of pytest -v.
 
-    They are those of ``counts`` without the reasons for skips, which pytest prints at its end, and the tests that were
-    running, "at", which count as failed.
+    They are those of ``counts``, and the tests that were running, "at", which count as failed.
     """
     running, found = {}, {"passed": set(), "failed": set(), "known_failures": set(), "skipped": set()}
     kinds = {"PASSED": "passed", "XPASS": "passed", "SKIPPED": "skipped", "XFAIL": "known_failures"}

@@ -141,7 +141,6 @@ def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_n
         "skipped": 1,
         "failed": ["tests/test_nested.py::test_d", "tests/test_nested.py::test_g"],
         "known_failures": ["tests/test_nested.py::test_f"],
-        "reasons": {"no GPU": 1},
     }
 
 
