@@ -22,14 +22,14 @@ _SUBMODULES = ("optimizers", "normalization", "parallel", "multi_tensor_apply", 
 
 #: submodule -> (the CUDA extension that it needs, modules of this package that have the same names)
 _PARTS = {
-    "apex.optimizers": ("amp_C", ("optimizers", "contrib.fused_fp16_optimizer")),
-    "apex.multi_tensor_apply": ("amp_C", ("multi_tensor.apply",)),
+    "apex.optimizers": ("amp_C", ("optimizers", "contrib.optimizers")),
+    "apex.multi_tensor_apply": ("amp_C", ("multi_tensor.functions",)),
     "apex.normalization": ("fused_layer_norm_cuda", ("normalization",)),
     "apex.mlp": ("mlp_cuda", ("mlp",)),
     "apex.fused_dense": ("fused_dense_cuda", ("mlp",)),
-    "apex.contrib.clip_grad": ("amp_C", ("contrib.clip_grad",)),
-    "apex.contrib.xentropy": ("xentropy_cuda", ("contrib.xentropy",)),
-    "apex.contrib.layer_norm": ("fast_layer_norm", ("contrib.layer_norm",)),
+    "apex.contrib.clip_grad": ("amp_C", ("contrib",)),
+    "apex.contrib.xentropy": ("xentropy_cuda", ("contrib",)),
+    "apex.contrib.layer_norm": ("fast_layer_norm", ("contrib",)),
 }
 
 #: Submodules that always come from this package, whatever an older Apex has.

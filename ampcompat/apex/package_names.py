@@ -1,4 +1,4 @@
-"""Names that Apex's ``apex/__init__.py`` defines. torch is imported by the functions that need it."""
+"""Names that Apex's ``apex/__init__.py`` and ``apex.pyprof`` define. torch is imported by functions that need it."""
 
 import logging
 import warnings
@@ -44,3 +44,24 @@ class RankInfoFormatter(logging.Formatter):
         has_ranks = distributed.is_available() and distributed.is_initialized()
         record.rank_info = (0, 0, 0, distributed.get_rank() if has_ranks else 0)
         return super().format(record)
+
+
+def init(*args, **kwargs):
+    """Do nothing, so that scripts that enable ``apex.pyprof`` run without it.
+
+    Use ``torch.profiler`` and ``torch.autograd.profiler.emit_nvtx`` instead.
+    """
+
+
+wrap = init
+
+
+#: Methods of Apex's class that a subclass might override, and that this package's class does not have.
+REDUCTION_METHODS = (
+    "allreduce_bucket",
+    "allreduce_fallback",
+    "allreduce_maybe_retain",
+    "comm_ready_buckets",
+    "create_hooks",
+    "sync_bucket_structure",
+)

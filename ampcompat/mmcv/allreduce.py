@@ -2,7 +2,7 @@
 
 import torch.distributed as dist
 
-from ..apex.parallel import collectives
+from ..apex.parallel import buckets
 from ..errors import AmpError
 from ..support.torch_compat.thread_context import world_size
 
@@ -30,7 +30,7 @@ def allreduce_grads(params, coalesce=True, bucket_size_mb=-1):
             "model in DistributedDataParallel, which reduces both."
         )
     for bucket in _buckets(grads, bucket_size_mb) if coalesce else [[grad] for grad in grads]:
-        collectives.flat_dist_call(bucket, dist.all_reduce)
+        buckets.flat_dist_call(bucket, dist.all_reduce)
 
 
 def _buckets(grads, size_mb):

@@ -4,7 +4,7 @@ The state dict has the keys of MMCV's own LossScaler and those of torch's GradSc
 every MMCV can resume from it, and its checkpoints can be resumed here.
 """
 
-from ..apex.fp16_utils.loss_scaler import has_non_finite
+from ..apex.fp16_utils.fp16util import has_non_finite
 from ..engine.loss_scaling import loss_scaler
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..opt_levels import DYNAMIC, parse_scale

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer
-from ampcompat.apex.parallel.collectives import flat_dist_call
+from ampcompat.apex.parallel.buckets import flat_dist_call
 
 STEPS = 4
 

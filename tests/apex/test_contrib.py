@@ -9,9 +9,7 @@ from helpers.dispatched import Watch
 from helpers.half_kernels import dtype_params, trains_in
 from helpers.networks import each_setting, initialize, session_of, train_step
 
-from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
-from ampcompat.apex.contrib.layer_norm import FastLayerNorm
-from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
+from ampcompat.apex.contrib import FastLayerNorm, SoftmaxCrossEntropyLoss, clip_grad_norm_
 from ampcompat.support.torch_compat import features
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ampcompat.apex import optimizers
-from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
+from ampcompat.apex.contrib import clip_grad_norm_
 from ampcompat.apex.fp16_utils import FP16_Optimizer
 from ampcompat.apex.multi_tensor import foreach_ops, functions
 from ampcompat.apex.parallel import LARC

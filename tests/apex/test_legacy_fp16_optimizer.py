@@ -8,7 +8,7 @@ from helpers import precision
 from helpers.half_kernels import dtype_params
 
 from ampcompat.apex.contrib import optimizers
-from ampcompat.apex.contrib.fused_fp16_optimizer import FP16_Optimizer
+from ampcompat.apex.contrib.optimizers import FP16_Optimizer
 
 each_half = pytest.mark.parametrize("dtype", dtype_params(torch.float16, torch.bfloat16))
 

@@ -12,7 +12,7 @@ from helpers.half_kernels import dtype_params
 from ampcompat.apex import install
 from ampcompat.apex import optimizers as apex_optimizers
 from ampcompat.apex.contrib import optimizers
-from ampcompat.apex.contrib.fused_fp16_optimizer import FP16_Optimizer
+from ampcompat.apex.contrib.optimizers import FP16_Optimizer
 
 STEPS = 3
 each_half = pytest.mark.parametrize("dtype", dtype_params(torch.float16, torch.bfloat16))

@@ -12,7 +12,7 @@ from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, se
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers
-from ampcompat.apex.multi_tensor import foreach_ops, fused_adam
+from ampcompat.apex.multi_tensor import foreach_ops, updates
 from ampcompat.support.torch_compat import features
 
 needs_flags = pytest.mark.skipif(
@@ -115,7 +115,7 @@ def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options
 
 @needs_flags
 def test_adam_without_torchs_fused_operation_skips_by_the_flag_too(monkeypatch):
-    monkeypatch.setattr(fused_adam, "supported", lambda *rows: [])
+    monkeypatch.setattr(updates, "supported", lambda *rows: [])
     test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
 
 

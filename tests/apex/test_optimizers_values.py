@@ -9,7 +9,7 @@ import torch
 from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, set_gradients
 
 from ampcompat.apex import install, optimizers
-from ampcompat.apex.multi_tensor import fused_adam
+from ampcompat.apex.multi_tensor import updates
 from ampcompat.support.torch_compat import features
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -257,7 +257,7 @@ def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
     runs = []
     for usable in (True, False):
         if not usable:
-            monkeypatch.setattr(fused_adam, "supported", lambda *lists: [])
+            monkeypatch.setattr(updates, "supported", lambda *lists: [])
         optimizer = made(optimizers.FusedAdam, {"weight_decay": 0.1}, fresh_params(torch.float64))
         train(optimizer, 3)
         runs.append(params_of(optimizer))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ampcompat.apex.overflow_checks import axpby_check_overflow_python, scale_check_overflow_python
+from ampcompat.apex.gradient_functions import axpby_check_overflow_python, scale_check_overflow_python
 
 
 @pytest.mark.parametrize("is_old_order", [False, True])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ampcompat.apex import install, parallel
-from ampcompat.apex.parallel import collectives, multiproc
+from ampcompat.apex.parallel import buckets, multiproc
 
 NAMES = (
     "DistributedDataParallel",
@@ -43,7 +43,7 @@ def test_the_modules_that_scripts_reach_into_are_there():
     from apex.parallel.sync_batchnorm import SyncBatchNorm as Other
 
     assert DistributedDataParallel is parallel.DistributedDataParallel and Reducer is parallel.Reducer
-    assert flat_dist_call is collectives.flat_dist_call
+    assert flat_dist_call is buckets.flat_dist_call
     assert LARC is parallel.LARC and SyncBatchNorm is Other is parallel.SyncBatchNorm
     assert importlib.import_module("apex.parallel.multiproc").main is multiproc.main
 

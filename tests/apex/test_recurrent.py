@@ -155,7 +155,7 @@ def test_a_gru_has_no_projection():
 
 
 def test_a_stack_of_other_arguments_is_an_error():
-    layers = [RNNCell(1, 2, 2, recurrent.cells._tanh, 1) for _ in range(2)]
+    layers = [RNNCell(1, 2, 2, recurrent._tanh, 1) for _ in range(2)]
     assert stackedRNN(layers, 2).nLayers == 2
     for wrong in (layers[:1], "LSTM"):
         with pytest.raises(TypeError, match="list of 2 layers"):

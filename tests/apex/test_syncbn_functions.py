@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ampcompat.apex import install
-from ampcompat.apex.parallel import functions_of_syncbn as own_syncbn
+from ampcompat.apex.parallel import sync_batchnorm as own_syncbn
 
 EPS = 1e-3
 CHANNELS = 3

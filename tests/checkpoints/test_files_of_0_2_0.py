@@ -10,7 +10,6 @@ import torch
 from helpers import half_kernels
 from helpers.precision import IS_STAND_IN
 
-import ampcompat
 from ampcompat import amp
 from ampcompat.apex.install import SITE
 
@@ -88,10 +87,22 @@ def test_the_state_of_an_fp16_optimizer_loads(maker):
     assert optimizer.loss_scale == saved["loss_scaler"]["loss_scale"]
 
 
-def test_the_old_names_are_those_of_pickles_alone():
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        ("models.forward", "ForwardCasts"),
+        ("apex.fp16_utils.loss_scaler", "DynamicLossScaler"),
+        ("apex.mlp.perceptron", "MLP"),
+        ("apex.normalization.norm_modules", "FusedLayerNorm"),
+        ("apex.optimizers.novograd", "FusedNovoGrad"),
+        ("apex.recurrent.stacks", "stackedRNN"),
+    ],
+)
+def test_a_pickle_finds_a_class_under_the_name_of_its_module_of_before(module, name):
+    found = pickle.loads(f"campcompat.{module}\n{name}\n.".encode())
+    assert issubclass(found, object) and found.__module__ != f"ampcompat.{module}"
+
+
+def test_a_module_of_before_has_no_other_names():
     with pytest.raises(AttributeError):
-        _ = sys.modules["ampcompat.models.state_dict"].hook
-    assert (
-        sys.modules["ampcompat.models.forward"].ForwardCasts
-        is ampcompat.engine.models.forward_conversion.ForwardConversion
-    )
+        _ = sys.modules["ampcompat.models.state_dict"].no_such_name

@@ -10,7 +10,7 @@ import functools
 import pytest
 import torch
 
-from ampcompat.apex.multi_tensor import fused_adam
+from ampcompat.apex.multi_tensor import updates
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.selftest.inputs import Device
@@ -79,7 +79,7 @@ def features_of_cuda():
         patches.set(features, "has_mixed_batch_norm", lambda device, low, high: True)
         for name in ("has_flagged_sgd", "has_foreach_unscale", "has_fused_scale_update"):
             patches.set(features, name, lambda *args: True)
-        patches.set(fused_adam, "_is_available", lambda device, dtype, decoupled: True)
+        patches.set(updates, "_is_available", lambda device, dtype, decoupled: True)
         yield
     for function in vars(features).values():
         if hasattr(function, "cache_clear"):

@@ -7,7 +7,7 @@ import torch
 from helpers.networks import initialize, make_batch, make_network, session_of, settings_at
 
 from ampcompat import amp
-from ampcompat.apex.process_optimizer import post_backward_models_are_masters
+from ampcompat.apex.gradient_functions import post_backward_models_are_masters
 
 
 def begin(setting):

@@ -7,7 +7,9 @@ Nothing here patches functions or needs ``amp``. "Half" is float16, or the low d
 from .fp16_optimizer import FP16_Optimizer
 from .fp16util import (
     BN_convert_float,
+    DynamicLossScaler,
     FP16Model,
+    LossScaler,
     clip_grad_norm,
     convert_module,
     convert_network,
@@ -18,4 +20,3 @@ from .fp16util import (
     to_python_float,
     tofp16,
 )
-from .loss_scaler import DynamicLossScaler, LossScaler

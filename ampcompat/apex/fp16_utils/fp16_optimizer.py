@@ -15,11 +15,11 @@ from ...errors import AmpError, GradientOverflowError
 from ...opt_levels import DYNAMIC, parse_scale
 from ...support import tensor_lists
 from ...support.notices import Notices
-from ..contrib.clip_grad import clip_grad_norm_
+from ..contrib import clip_grad_norm_
 from ..optimizers.fused import clear_gradients
 from . import fp16util
 from .emulation import emulate_modules_of
-from .loss_scaler import dynamic_scaler_state
+from .fp16util import dynamic_scaler_state
 
 #: Consecutive overflows within one closure before an error: no scale helps if the loss is nan.
 MAX_RETRIES = 50

@@ -11,7 +11,8 @@ import math
 import torch
 
 from ...support import tensor_lists
-from . import foreach_ops, fused_adam
+from ...support.torch_compat.thread_context import tried_once
+from . import foreach_ops
 
 
 def correction(beta, step, enabled=True):
@@ -32,9 +33,9 @@ def adam(weights, grads, means, squares, lr, betas, eps, step, bias_correction, 
     """Adam (Kingma and Ba, 2014), or AdamW (Loshchilov and Hutter, 2017) if the decay is ``decoupled``."""
     options = (eps, step, bias_correction, decay, decoupled, found_inf)
     lists = (weights, grads, means, squares)
-    fused = fused_adam.supported(*lists, lr, decoupled)
+    fused = supported(*lists, lr, decoupled)
     if fused:
-        fused_adam.update(*_at(fused, lists), lr, betas, *options)
+        update(*_at(fused, lists), lr, betas, *options)
     if len(fused) < len(weights):
         rest = _at(sorted(set(range(len(weights))) - set(fused)), lists)
         direction = adam_direction(*rest, betas, 1.0 - betas[0], *options)
@@ -194,3 +195,42 @@ def adagrad(weights, grads, sums, lr, eps, decay, decoupled, found_inf=None):
     if decoupled:
         updates = add_weight_decay(updates, weights, decay)
     foreach_ops.subtract_(weights, updates, lr, found_inf)
+
+
+def supported(weights, grads, means, squares, lr, decoupled):
+    """Return which tensors of these lists ``update`` supports, as a list of indices.
+
+    It requires a single dtype and a number as learning rate. The kernels ignore strides, so the tensors must be
+    contiguous. This is decided for each weight separately: its result must not depend on the other weights in the step.
+    """
+    lists = (weights, grads, means, squares)
+    if isinstance(lr, torch.Tensor) or len({each[0].dtype for each in lists}) > 1:
+        return []
+    if not _is_available(weights[0].device, weights[0].dtype, bool(decoupled)):
+        return []
+    return [index for index, row in enumerate(zip(*lists)) if all([tensor.is_contiguous() for tensor in row])]
+
+
+def update(weights, grads, means, squares, lr, betas, eps, step, bias_correction, decay, decoupled, found_inf=None):
+    """Do the same as ``updates.adam``."""
+    operation = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    if not bias_correction:
+        step = float("inf")  # makes both corrections 1
+    if not isinstance(step, torch.Tensor):
+        step = torch.full((), step, dtype=torch.float32, device=weights[0].device)
+    steps = [step.to(torch.float32)] * len(weights)
+    options = {"lr": float(lr), "beta1": betas[0], "beta2": betas[1], "weight_decay": float(decay), "eps": float(eps)}
+    options.update(amsgrad=False, maximize=False, grad_scale=None, found_inf=found_inf)
+    operation(weights, grads, means, squares, [], steps, **options)
+
+
+@tried_once
+def _is_available(device, dtype, decoupled):
+    """Return whether the operation exists for a device and dtype and is right without bias correction; tested once."""
+    weight, grad = torch.full((1,), 2.0, dtype=dtype, device=device), torch.ones(1, dtype=dtype, device=device)
+    mean, square = torch.zeros_like(grad), torch.zeros_like(grad)
+    try:
+        update([weight], [grad], [mean], [square], 0.5, (0.5, 0.5), 0.0, 1, False, 0.1, decoupled)
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError):  # torch < 2.0; no CPU kernel before 2.4
+        return False
+    return abs(weight.item() - ((1.9 if decoupled else 2.0) - 0.5 * 0.5**0.5)) < 1e-5

@@ -1,4 +1,4 @@
-"""Adam and AdamW: ``FusedAdam``, and ``LegacyFusedAdam``, which was called ``FusedAdam`` before October 2019.
+"""``FusedAdam``, ``LegacyFusedAdam``, which was called ``FusedAdam`` before October 2019, and ``FusedAdagrad``.
 
 The formulas are in ``multi_tensor.updates``. ``FusedAdam`` creates a legacy object if it gets a keyword from before
 October 2019.
@@ -12,8 +12,16 @@ import torch
 from ...errors import AmpError, AmpTypeError
 from ..multi_tensor import foreach_ops, functions, updates
 from .explicit_gradients import ExplicitGradientOptimizer
-from .fused import STEP, FusedOptimizer, check_amsgrad, checked_options, evaluate_closure, on_device
-from .step_scaling import pop_grad_scaler, step_scaling
+from .fused import (
+    STEP,
+    FusedOptimizer,
+    check_amsgrad,
+    checked_options,
+    evaluate_closure,
+    on_device,
+    pop_grad_scaler,
+    step_scaling,
+)
 
 #: Keywords of ``LegacyFusedAdam`` only.
 LEGACY_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adjustment")
@@ -178,3 +186,29 @@ class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
 
 
 LegacyFusedAdam.__name__ = "FusedAdam"  # in ``repr``, as in Apex; pickles have ``__qualname__``
+
+
+class FusedAdagrad(FusedOptimizer):
+    """Adagrad, with weight decay as an L2 term or decoupled.
+
+    Unlike ``torch.optim.Adagrad`` it has no learning rate decay and no initial value of the sum.
+
+    Args:
+        params, lr, weight_decay, set_grad_none: as in ``FusedAdam``.
+        eps: added to the root of the sum of squares.
+        adagrad_w_mode: weight decay is decoupled; otherwise it is added to the gradient.
+    """
+
+    state_names = ("sum",)
+    multi_tensor_adagrad = staticmethod(functions.multi_tensor_adagrad)
+
+    def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False):
+        group = checked_options(lr=lr, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, group, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
+
+    def _count_step(self, group):
+        """Do nothing: the formula does not use the step count."""
+
+    def _update_batch(self, group, batch):
+        options = (group["lr"], group["eps"], group["weight_decay"], bool(self.adagrad_w_mode))
+        updates.adagrad(*batch.lists, *options, found_inf=batch.found_inf)

@@ -4,8 +4,7 @@ import torch
 
 from ...errors import AmpTypeError
 from ...support import tensor_lists
-from .fused import FusedOptimizer, evaluate_closure
-from .step_scaling import step_scaling
+from .fused import FusedOptimizer, evaluate_closure, step_scaling
 
 
 class ExplicitGradientOptimizer(FusedOptimizer):

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from ...engine.session import process_state
 from ...errors import AmpError, AmpTypeError, AmpValueError
 from ...support.torch_compat.thread_context import in_process_group
-from ..reduction_methods import REDUCTION_METHODS
-from .buckets import BackwardReduction, ReductionOptions
-from .collectives import broadcast_params, flat_dist_call
+from ..package_names import REDUCTION_METHODS
+from .buckets import BackwardReduction, ReductionOptions, broadcast_params, flat_dist_call
 
 
 class DistributedDataParallel(torch.nn.Module):

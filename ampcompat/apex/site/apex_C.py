@@ -5,4 +5,4 @@ import importlib.util
 if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on sys.path; `apex` finds it
     import apex  # noqa: F401
 
-from ampcompat.apex.multi_tensor.flatten import flatten, unflatten  # noqa: E402
+from ampcompat.apex.multi_tensor.functions import flatten, unflatten  # noqa: E402

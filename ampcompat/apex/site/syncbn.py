@@ -7,7 +7,7 @@ if importlib.util.find_spec("ampcompat") is None:  # a checkout that is not on s
     import apex  # noqa: F401
 
 from ampcompat.apex import nvidia_apex  # noqa: E402
-from ampcompat.apex.parallel.functions_of_syncbn import (
+from ampcompat.apex.parallel.sync_batchnorm import (
     batchnorm_backward,
     batchnorm_backward_c_last,
     batchnorm_forward,

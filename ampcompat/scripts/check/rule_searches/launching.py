@@ -3,7 +3,7 @@
 import ast
 import re
 
-from ....apex.reduction_methods import REDUCTION_METHODS
+from ....apex.package_names import REDUCTION_METHODS
 from ...model.bindings import dotted, last_name, string
 from ...model.rule_texts import finding
 

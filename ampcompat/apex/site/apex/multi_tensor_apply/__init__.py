@@ -1,3 +1,3 @@
 """Functions on lists of tensors."""
 
-from ampcompat.apex.multi_tensor.apply import MultiTensorApply, multi_tensor_applier
+from ampcompat.apex.multi_tensor.functions import MultiTensorApply, multi_tensor_applier

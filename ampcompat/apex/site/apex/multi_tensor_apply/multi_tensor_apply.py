@@ -1,3 +1,3 @@
 """The class behind ``multi_tensor_applier``."""
 
-from ampcompat.apex.multi_tensor.apply import MultiTensorApply
+from ampcompat.apex.multi_tensor.functions import MultiTensorApply

@@ -1,5 +1,5 @@
 """The profiler, which does nothing here."""
 
-from ampcompat.apex.pyprof import init, wrap
+from ampcompat.apex.package_names import init, wrap
 
 from . import nvtx

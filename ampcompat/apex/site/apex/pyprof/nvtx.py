@@ -1,3 +1,3 @@
 """NVTX markers, which do nothing here."""
 
-from ampcompat.apex.pyprof import init, wrap
+from ampcompat.apex.package_names import init, wrap

@@ -1,3 +1,3 @@
 """Gradient clipping."""
 
-from ampcompat.apex.contrib.clip_grad import clip_grad_norm_
+from ampcompat.apex.contrib import clip_grad_norm_

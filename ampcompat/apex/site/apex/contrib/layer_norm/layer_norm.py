@@ -1,3 +1,3 @@
 """Layer norm over the last dimension."""
 
-from ampcompat.apex.contrib.layer_norm import FastLayerNorm
+from ampcompat.apex.contrib import FastLayerNorm

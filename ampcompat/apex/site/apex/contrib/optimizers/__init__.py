@@ -1,4 +1,3 @@
 """Optimizers from before 2019."""
 
-from ampcompat.apex.contrib.fused_fp16_optimizer import FP16_Optimizer
-from ampcompat.apex.contrib.optimizers import FusedAdam, FusedLAMB, FusedSGD
+from ampcompat.apex.contrib.optimizers import FP16_Optimizer, FusedAdam, FusedLAMB, FusedSGD

@@ -1,3 +1,3 @@
 """One optimizer from before 2019, by the module that Apex had it in."""
 
-from ampcompat.apex.contrib.fused_fp16_optimizer import FP16_Optimizer
+from ampcompat.apex.contrib.optimizers import FP16_Optimizer

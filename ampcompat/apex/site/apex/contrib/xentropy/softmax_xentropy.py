@@ -1,3 +1,3 @@
 """Cross entropy with smoothed labels."""
 
-from ampcompat.apex.contrib.xentropy import SoftmaxCrossEntropyLoss
+from ampcompat.apex.contrib import SoftmaxCrossEntropyLoss
