@@ -16,8 +16,8 @@ from ...engine.models.forward_conversion import MARK
 from ...support import random_state
 from ...support.nested import cast_floating, floating_tensors
 from ...support.observer import Observer
-from ...support.torch_compat import features
-from ...support.uncopied_hook import ModuleHook
+from ...support.patching import PatchStack
+from ...trace.hooks import after_call, before_call, is_training_call
 
 #: The steps in which layers are compared; memory and time are not measured in these.
 STEPS = (3, 16, 36)
@@ -37,7 +37,7 @@ class LayerErrors(Observer):
         self._session = None
         self._inputs = {}  # layer -> (arguments, random state) of the call in progress
         self._is_comparing = False
-        self._handles = []
+        self._hooks = PatchStack()
 
     # -- what the recorder calls ---------------------------------------------------------------------------------------
 
@@ -58,26 +58,23 @@ class LayerErrors(Observer):
     def initialized(self, session, models, optimizers):
         """Register hooks on the layers."""
         self._session = session
-        options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
         for model in models:
             for name, module in model.named_modules():
                 if not any(True for _ in module.children()):
                     name = name or type(model).__name__
-                    self._handles.append(module.register_forward_pre_hook(ModuleHook(self._layer_called), **options))
-                    self._handles.append(module.register_forward_hook(ModuleHook(self._layer_returned, name)))
+                    before_call(self._hooks, module, self._layer_called)
+                    after_call(self._hooks, module, self._layer_returned, name)
                     self.outputs.setdefault(name, math.nan)
 
     def closed(self, session):
         """Remove the hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._hooks.undo()
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
-    def _layer_called(self, module, args, kwargs=None):
+    def _layer_called(self, module, args, kwargs):
         if self._is_on(module):
-            self._inputs[module] = _detached(args), _detached(kwargs or {}), random_state.capture()
+            self._inputs[module] = _detached(args), _detached(kwargs), random_state.capture()
 
     def _layer_returned(self, name, module, args, output):
         if not self._is_on(module) or module not in self._inputs:
@@ -89,7 +86,7 @@ class LayerErrors(Observer):
             self._note(name, value, reference)
 
     def _is_on(self, module):
-        return self.is_watching and not self._is_comparing and module.training and torch.is_grad_enabled()
+        return self.is_watching and not self._is_comparing and is_training_call(module)
 
     @contextlib.contextmanager
     def _in_float32(self, state):

@@ -13,8 +13,7 @@ import torch
 from ...engine.casting.torch_compile import is_compiling
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
-from ...support.torch_compat import features
-from ...support.uncopied_hook import ModuleHook
+from ...trace.hooks import TrainingCalls
 from ..report_data import Run
 from .data_fingerprints import DataFingerprints
 from .event_log import apply_event
@@ -65,11 +64,11 @@ class Recorder(Observer):
 
     def watch_models(self, models):
         """Count the batches that these models are called with; they may already be watched."""
-        self._batches.register_hooks(models)
+        self._batches.models.watch(models)
 
     def forget_models(self):
         """Remove the hooks from the models."""
-        self._batches.remove_hooks()
+        self._batches.models.forget()
 
     # -- observer callbacks --------------------------------------------------------------------------------------------
 
@@ -107,7 +106,7 @@ class Recorder(Observer):
     def closed(self, session):
         """Record the last step, complete or not, and remove the hooks."""
         self.finish()
-        self._batches.remove_hooks()
+        self.forget_models()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -175,30 +174,22 @@ class BatchSizes:
     The size of a batch is the first dimension of the first tensor that a model is called with.
 
     Args:
-        on_call: called with the arguments of each of these calls, or None.
+        on_call: called with the arguments of each of these calls.
+
+    Attributes:
+        models: the ``TrainingCalls`` with the models.
     """
 
-    def __init__(self, on_call=None):
+    def __init__(self, on_call):
+        self.models = TrainingCalls(self._called)
         self._on_call = on_call
         self._largest = 0
         self._samples = 0
-        self._hooks = []
-        self._watched = weakref.WeakSet()
 
-    def register_hooks(self, models):
-        """Register forward pre-hooks on these models, unless they have one."""
-        for model in models:
-            if model not in self._watched:
-                options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
-                self._hooks.append(model.register_forward_pre_hook(ModuleHook(self._called), **options))
-                self._watched.add(model)
-
-    def _called(self, model, args, kwargs=None):
-        if model.training and torch.is_grad_enabled():
-            arguments = args, kwargs or {}
-            self._largest = max(self._largest, _batch_size(arguments) or 0)
-            if self._on_call is not None and not is_compiling():
-                self._on_call(arguments)
+    def _called(self, model, args, kwargs):
+        self._largest = max(self._largest, _batch_size((args, kwargs)) or 0)
+        if not is_compiling():
+            self._on_call((args, kwargs))
 
     def end_pass(self):
         """Count the largest batch since the last pass."""
@@ -208,13 +199,6 @@ class BatchSizes:
         """Return the samples of the step that ends, or None if they cannot be counted."""
         samples, self._samples = self._samples, 0
         return samples if samples and not several_optimizers else None
-
-    def remove_hooks(self):
-        """Remove the hooks from the models."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        self._watched.clear()
 
 
 def _batch_size(value):

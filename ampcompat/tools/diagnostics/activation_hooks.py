@@ -12,7 +12,7 @@ from ...support.nested import floating_tensors
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
-from ...support.uncopied_hook import ModuleHook
+from ...trace.hooks import after_call, before_call
 from ...trace.values import max_abs
 from .replay import ModelCalls, replay
 
@@ -73,8 +73,7 @@ class ActivationHooks:
         if pauses == self._is_paused:
             return
         self._is_paused = pauses
-        self._patches.undo()
-        self._hooked.clear()
+        self._undo()
         for model, name_of in self._models:
             if model() is not None:
                 self._register(model(), name_of)
@@ -92,7 +91,7 @@ class ActivationHooks:
 
     def _register(self, model, name_of):
         if self._is_paused:
-            self._patches.register(self.calls.register, model, owner=model)
+            self.calls.models.watch([model])
             return
         mark = self._patches.mark()
         try:
@@ -100,18 +99,21 @@ class ActivationHooks:
                 if module not in self._hooked and not isinstance(module, torch.jit.ScriptModule):
                     self._hooked.add(module)
                     record_input = self._model_input if module is model else self._input
-                    before = ModuleHook(record_input, name_of(name, is_input=True))
-                    after = ModuleHook(self._output, name_of(name))
-                    self._patches.register(module.register_forward_pre_hook, before, owner=module)
-                    self._patches.register(module.register_forward_hook, after, owner=module)
+                    before_call(self._patches, module, record_input, name_of(name, is_input=True))
+                    after_call(self._patches, module, self._output, name_of(name))
         except BaseException as error:
             run_after(error, functools.partial(self._patches.undo, mark))
             raise
 
     def remove(self):
         """Remove all hooks."""
-        self._patches.undo()
+        self._undo()
         self._is_removed = True  # for the hooks on tensors
+
+    def _undo(self):
+        self.calls.models.forget()
+        self._patches.undo()
+        self._hooked.clear()
 
     def clear_on_next_forward(self):
         """Drop all entries when the next forward pass begins."""
@@ -122,12 +124,12 @@ class ActivationHooks:
     def _is_traced(self):
         return torch_compile.is_compiling() or functorch_level() is not None or jit_tracing_state() is not None
 
-    def _model_input(self, name, module, args):
+    def _model_input(self, name, module, args, kwargs):
         if not self._is_traced() and not self._is_in_backward():
             self._is_training_forward = torch.is_grad_enabled()
-        self._input(name, module, args)
+        self._input(name, module, args, kwargs)
 
-    def _input(self, name, module, args):
+    def _input(self, name, module, args, kwargs):
         if self._is_traced() or self._is_in_backward() or not self._is_training():
             return
         self._clear_if_stale()

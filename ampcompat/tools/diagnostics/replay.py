@@ -7,9 +7,8 @@ import weakref
 import torch
 
 from ...support import random_state
-from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import world_size
-from ...support.uncopied_hook import ModuleHook
+from ...trace.hooks import TrainingCalls
 
 #: The number of calls of one pass that are kept: bounds the memory if no backward pass follows the forward passes.
 MAX_CALLS = 16
@@ -20,17 +19,16 @@ class ModelCalls:
 
     Args:
         is_traced: a function: whether a call is traced, for example by torch.compile; such calls are not kept.
+
+    Attributes:
+        models: the ``TrainingCalls`` with the models whose calls are kept.
     """
 
     def __init__(self, is_traced):
+        self.models = TrainingCalls(self._called)
         self._is_traced = is_traced
         self._calls = []
         self._is_stale = False
-
-    def register(self, model):
-        """Register a hook on a model that keeps its calls; return the handle."""
-        options = {"with_kwargs": True} if features.has_hooks_with_kwargs() else {}
-        return model.register_forward_pre_hook(ModuleHook(self._called), **options)
 
     def take(self):
         """Return the calls of the pass whose backward pass begins; ``clear`` empties the list."""
@@ -41,13 +39,13 @@ class ModelCalls:
         """Drop the calls: the weights change."""
         self._calls.clear()
 
-    def _called(self, model, args, kwargs=None):
-        if self._is_traced() or not (model.training and torch.is_grad_enabled()):
+    def _called(self, model, args, kwargs):
+        if self._is_traced():
             return
         if self._is_stale:
             self._calls, self._is_stale = [], False
         if len(self._calls) < MAX_CALLS:
-            self._calls.append((weakref.ref(model), args, kwargs or {}, random_state.capture()))
+            self._calls.append((weakref.ref(model), args, kwargs, random_state.capture()))
 
 
 def replay(calls):

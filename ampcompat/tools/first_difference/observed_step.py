@@ -14,11 +14,11 @@ from ... import opt_levels
 from ...errors import AmpError
 from ...support import random_state
 from ...support.child_environment import ChildEnvironment
-from ...support.module_stack import ModuleStack
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
+from ...trace.places import ModuleStack
 from ..stated_options import StatedOptions
 from . import compare_steps
 from .op_recorder import FunctionNames, OpRecorder, StepMode

@@ -10,10 +10,10 @@ import torch
 
 from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
-from ...support.module_stack import OUTSIDE as NO_MODULE
-from ...support.module_stack import OpPlace
 from ...support.script_frames import is_library, is_marked
 from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
+from ...trace.places import OUTSIDE as NO_MODULE
+from ...trace.places import OpPlace
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
 from .storage_values import StorageValues, layout_of

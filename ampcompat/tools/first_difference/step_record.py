@@ -4,7 +4,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...support.module_stack import OpPlace
+from ...trace.places import OpPlace
 
 #: Names of torch operations whose public function has a different name, after a leading "_", "native_" and a trailing
 #: "_backward" have been dropped.

@@ -14,10 +14,11 @@ import torch
 
 from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
-from ...support.module_stack import OUTSIDE, ModuleStack, OpPlace
 from ...support.nested import floating_tensors
+from ...support.patching import PatchStack
 from ...support.torch_compat.thread_context import FunctionMode
-from ...support.uncopied_hook import ModuleHook
+from ...trace.hooks import before_call
+from ...trace.places import OUTSIDE, ModuleStack, OpPlace
 from . import norm_inputs
 
 _COMPOSED = functional("is_composed")
@@ -85,7 +86,7 @@ class OpCalls(FunctionMode):
         self._is_on = self.is_paused = False
         self._process = os.getpid()  # a forked worker inherits the mode
         self._modules = ModuleStack(self._forget_like, self._add_tensors)
-        self._handles = []
+        self._hooks = PatchStack()  # of the step
         self._reset()
 
     def _reset(self):
@@ -119,8 +120,7 @@ class OpCalls(FunctionMode):
         for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
             for name, tensor in named:
                 self._tensors.setdefault(id(tensor), (kind, name, OpPlace(number, name.rpartition(".")[0])))
-        hook = ModuleHook(self._take_arguments)
-        self._handles.append(model.register_forward_pre_hook(hook, with_kwargs=True))
+        before_call(self._hooks, model, self._take_arguments)
 
     def _take_arguments(self, model, args, kwargs):
         if self._modules.caller().model is not None:
@@ -140,8 +140,7 @@ class OpCalls(FunctionMode):
         """End recording and return the ``RecordedStep``."""
         self._is_on = False
         self._modules.stop()
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.undo()
         step = RecordedStep(self._calls, self._values, self._losses)
         self._reset()
         return step

@@ -13,8 +13,8 @@ import torch
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.tensor_lists import stored_gradient
 from ...support.torch_compat import features, thread_context
-from ...support.uncopied_hook import ModuleHook
 from ...support.weak_list import WeakList
+from ...trace.hooks import TrainingCalls
 from .allocations import AllocationTracker
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
@@ -68,8 +68,9 @@ class MemoryMeter:
         self._find_static_tensors()
         self._sample_kinds()
         with ExitStack() as contexts:
-            for model in self._models:
-                contexts.callback(model.register_forward_pre_hook(ModuleHook(self._before_forward)).remove)
+            calls = TrainingCalls(self._before_forward)
+            contexts.callback(calls.forget)
+            calls.watch(self._models)
             for context in (self._saved, self._allocations):
                 if context is not None:
                     contexts.enter_context(context)
@@ -85,12 +86,12 @@ class MemoryMeter:
         self._contexts = self._inputs = self._static = None
         return usage
 
-    def _before_forward(self, model, inputs):
+    def _before_forward(self, model, inputs, kwargs):
         """Start over at the first forward pass in training mode.
 
         Tensors created since ``start`` are the next batch or from evaluation, and are not counted.
         """
-        if self._forward_has_begun or not (model.training and torch.is_grad_enabled()):
+        if self._forward_has_begun:
             return
         self._forward_has_begun = True
         for key, size, storage in storages_in(inputs):

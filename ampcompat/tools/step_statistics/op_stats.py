@@ -10,10 +10,10 @@ from ...engine.models import forward_conversion, keep_fp32
 from ...errors import AmpError
 from ...support import files
 from ...support.dtype_names import dtype_name
-from ...support.module_stack import ModuleStack
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ...support.torch_compat import features
+from ...trace.places import ModuleStack
 from . import op_reasons
 from .function_names import WrittenNames, readable
 from .op_counter import OpCounter
