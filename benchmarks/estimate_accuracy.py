@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 import ampcompat
 from ampcompat import amp, opt_levels
 from ampcompat.support.torch_compat import cpu
-from ampcompat.tools.memory_on_fake_tensors import fake_step
+from ampcompat.tools.memory import fake_step
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from memory_savers import Detector, loss_of  # noqa: E402 (the file beside this one)

@@ -14,15 +14,15 @@ LAYERS = """
     errors opt_levels support.torch_compat support
     engine.op_table engine.casting engine.loss_scaling engine.master_weights engine.patched_optimizers engine.models
     engine.session engine.amp_names engine
-    trace tools.memory tools.diagnostics tools.step_statistics amp sessions
+    trace tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv
-    tools.memory_on_fake_tensors tools.memory_report_and_estimate tools.forced_levels
+    tools.memory tools.memory_report_and_estimate tools.forced_levels
     abtest.packed_numbers abtest.schema abtest.report_data
     abtest.planned_run abtest.row_names
     abtest.report.number_format abtest.recording abtest.judging
     abtest.report abtest.running abtest
     scripts.model scripts
-    tools as_apex cli __main__
+    tools tools.memory.script_child as_apex cli __main__
 """.split()
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
 OVERRIDES = {

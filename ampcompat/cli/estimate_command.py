@@ -11,9 +11,8 @@ from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
 from ..tools.memory import memory_table
+from ..tools.memory.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
 from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
-from ..tools.memory_of_script.batch_option import with_batch_placeholder
-from ..tools.memory_on_fake_tensors.batch_sizes import batch_table, parse_size, shown_batch
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import command_uses_amp, parse_level, script_command
 
@@ -21,7 +20,7 @@ from .run_command import command_uses_amp, parse_level, script_command
 PLACEHOLDER = "{batch}"
 
 #: What the child process runs.
-MODULE = "ampcompat.tools.memory_of_script.child"
+MODULE = "ampcompat.tools.memory.script_child"
 
 FAILED = 1
 

@@ -18,13 +18,13 @@ from ..engine.session.argument_checks import checked_count, checked_list, is_mod
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
 from ..support.torch_compat import fake_tensors
 from .memory import memory_table
+from .memory.batch_sizes import BatchTable, batch_table
 from .memory.bytes_by_kind import MemoryUsage
+from .memory.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
 from .memory.formulas import WITHOUT_AMP, Estimate, before_initialize, during_training
-from .memory.measured_step import measured_step, was_skipped
+from .memory.memory_observer import measured_step, was_skipped
+from .memory.ranks_and_zero_stages import WAYS, Ranks
 from .memory.shard_layout import Sharding, StateSharding
-from .memory_on_fake_tensors.batch_sizes import BatchTable, batch_table
-from .memory_on_fake_tensors.fake_step import Training, UnsupportedStep, counted_as, loss_step, measure
-from .memory_on_fake_tensors.ranks_and_zero_stages import WAYS, Ranks
 
 __all__ = ["BatchTable", "Estimate", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 

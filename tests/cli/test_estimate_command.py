@@ -9,8 +9,8 @@ from ampcompat import cli
 from ampcompat.abtest.running import subprocess_supervisor
 from ampcompat.cli import estimate_command
 from ampcompat.support.torch_compat import fake_tensors, features
+from ampcompat.tools.memory.batch_sizes import with_batch_placeholder
 from ampcompat.tools.memory.bytes_by_kind import BytesByKind
-from ampcompat.tools.memory_of_script import batch_option
 
 if not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)
@@ -176,10 +176,10 @@ def test_the_batch_size_is_found_in_the_arguments_or_in_the_options_that_the_scr
 ):
     script = tmp_path / "train.py"
     script.write_text(WITHOUT_APEX)
-    found = batch_option.with_batch_placeholder([str(script)] + arguments, "{batch}")
+    found = with_batch_placeholder([str(script)] + arguments, "{batch}")
     assert found == (option, [str(script)] + searched)
     script.write_text("")
-    assert batch_option.with_batch_placeholder([str(script)], "{batch}") == (None, [str(script)])
+    assert with_batch_placeholder([str(script)], "{batch}") == (None, [str(script)])
 
 
 def test_ctrl_c_tells_which_batch_size_fits_so_far(script, capsys, monkeypatch):

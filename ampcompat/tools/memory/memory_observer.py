@@ -1,10 +1,18 @@
-"""Measure the memory of some steps of a session."""
+"""Measure the memory of some steps of a session, or of one step with or without amp."""
 
+import functools
+from types import MethodType
+
+from ...engine.patched_optimizers.optimizer_record import record_of
 from ...errors import AmpError
 from ...support.observer import Observer
+from ...support.patching import PatchStack
 from . import formulas, memory_table
 from .bytes_by_kind import MemoryUsage
 from .meter import MemoryMeter
+
+#: The number of iterations that may be skipped before the measured one: a dynamic loss scale starts high.
+MAX_SKIPPED = 10
 
 
 class SamplingObserver(Observer):
@@ -106,3 +114,51 @@ class MemoryObserver(SamplingObserver):
         """Keep the measurement of a step that has not ended."""
         self._end_step()
         self._session = None
+
+
+def measured_step(session, models, optimizers, step):
+    """Return the ``MemoryUsage`` of one call of ``step``, made after a first call that was not skipped by an overflow.
+
+    Args:
+        session: the session in which the optimizers are initialized, or None.
+        models, optimizers: lists.
+        step: a function of no arguments that does one iteration.
+    """
+    for _ in range(MAX_SKIPPED):
+        step()
+        if not was_skipped(optimizers):
+            break
+    observer = MemoryObserver(first=(0,), every=None)
+    observer.initialized(None, models, optimizers)  # no session: the caller predicts
+    with PatchStack() as patches:
+        if session is not None:
+            session.observers.append(observer)
+            patches.defer(session.observers.remove, observer)
+        for each in optimizers:
+            if record_of(each) is None:
+                patches.set(each, "step", MethodType(_observed(each.step, observer), each))
+        observer.begin_step(0)
+        try:
+            step()
+        finally:
+            observer.closed(session)
+    return observer.usage
+
+
+def was_skipped(optimizers):
+    """Return whether the last step of any of the optimizers was skipped because of an overflow."""
+    return any(record.skips.was_last_skipped() for record in map(record_of, optimizers) if record is not None)
+
+
+def _observed(step, observer):
+    """Return the ``step`` of an optimizer that is not initialized, wrapped to call the observer."""
+
+    @functools.wraps(step)
+    def observed(self, *args, **kwargs):
+        observer.before_step(None)
+        try:
+            return step(*args, **kwargs)
+        finally:
+            observer.after_step(None)
+
+    return observed

@@ -14,7 +14,7 @@ import torch
 from ...engine.models import fsdp
 from ...errors import AmpError
 from ...support.torch_compat import thread_context
-from ..memory.shard_layout import items_of
+from .shard_layout import items_of
 
 #: The choices of ``shard`` in addition to lists of modules.
 WAYS = ("zero1", "zero2", "full")

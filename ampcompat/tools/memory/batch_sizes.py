@@ -1,18 +1,26 @@
-"""A table of peaks by level and batch size, and the largest batch size that fits into memory. Does not need torch."""
+"""Peaks by level and batch size, the largest batch size that fits into memory, and the option of a script that sets it.
+
+This module does not need torch.
+"""
 
 import functools
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ...errors import AmpError, AmpValueError
-from ..memory.bytes_by_kind import format_bytes
+from .bytes_by_kind import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})
 
 #: The largest batch size of the search.
 LARGEST = 1 << 20
+
+#: An option's name: --batch-size, --train_batch_size, --batch; not those of evaluation.
+_NAME = r"--(?!eval|test|val)(?:\w+[-_])*?(?:batch[-_]?size|batch)"
+_DECLARED = re.compile(r"add_argument\((?:\s*[\"']-\w+[\"'],)*\s*[\"'](" + _NAME + r")[\"']")
 
 #: Where the peak does not grow up to this multiple of a batch size, it does not depend on the batch size.
 FLAT = 64
@@ -155,3 +163,26 @@ def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memo
         of_level = {size: peaks[level, size] for size in batch_sizes}
         largest[level] = largest_batch(functools.partial(peak_of, level), limit, of_level, precision)
     return BatchTable(peaks, limit, largest, given=memory if isinstance(memory, str) else None)
+
+
+def with_batch_placeholder(command, placeholder):
+    """Return (the option, the command with ``placeholder`` as its value), or (None, ``command``).
+
+    Args:
+        command: ``[script, argument, …]``, or ``["-m", module, argument, …]``.
+    """
+    for place, each in enumerate(command[1:], 1):
+        name, equals, _ = each.partition("=")
+        if re.fullmatch(_NAME, name) and equals:
+            return name, command[:place] + [f"{name}={placeholder}"] + command[place + 1 :]
+        if re.fullmatch(_NAME, name) and place + 1 < len(command):
+            return name, command[: place + 1] + [placeholder] + command[place + 2 :]
+    declared = _DECLARED.search(_source(command[0]))
+    return (declared.group(1), command + [declared.group(1), placeholder]) if declared else (None, command)
+
+
+def _source(path):
+    if not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

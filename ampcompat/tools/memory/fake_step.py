@@ -18,13 +18,11 @@ from ...errors import AmpError
 from ...support import random_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
-from ..memory import storages
-from ..memory.measured_step import measured_step
-from ..memory.optimizer_state import needs_closure
+from . import storages
 from .assumed_values import AssumedValues
-from .copies import fake_copies
-from .fake_module_to import convert_in_place
-from .offloading import offload
+from .fake_modules import convert_in_place, fake_copies, offload
+from .memory_observer import measured_step
+from .optimizer_state import needs_closure
 from .ranks_and_zero_stages import Ranks
 
 #: The multiple to which CUDA's caching allocator rounds up each allocation, in bytes.
