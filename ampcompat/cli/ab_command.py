@@ -20,7 +20,7 @@ from .ab_first_difference import compare_step
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
-from .ab_runs import begin_or_resume, count_short_runs, plan_series, run_in_subprocesses
+from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
 from .forecast_command import STEPS, agreement, print_forecast, run_forecast
 from .run_progress import make_progress
@@ -40,6 +40,9 @@ def ab(arguments):
         parser.error(str(error))
     if options.first_difference:
         return _first_difference(parser, options, report, planned)
+    print(describe_plan(options, planned, missing), file=sys.stderr)
+    if options.dry_run:
+        return 0
     if options.plan:
         return _plan(parser, options.plan, report, planned)
     interrupted = _run_and_print(parser, options, report, planned, missing)
@@ -51,7 +54,9 @@ def ab(arguments):
     failed_on = fail_on_options.exit_code(parser.prog, options, report, summarize(report))
     if not all(run.status == "failed" for run in report.runs.values()):
         return failed_on
-    _advise_on_failure(parser, options, report, arguments)
+    line = advice_without_cuda(options, report, arguments)
+    if line is not None:
+        print(line, file=sys.stderr)
     return failed_on or ALL_FAILED
 
 
@@ -61,8 +66,7 @@ def _run_and_print(parser, options, report, planned, missing):
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
     forecast = _forecast(options, options.command) if options.forecast else None
-    runs = len(planned) + count_short_runs(options, report)
-    progress = make_progress(steps=options.steps, runs=runs, kept=kept)
+    progress = make_progress(steps=options.steps, runs=len(planned), kept=kept)
     live = follow(progress, report, planned) if options.live else None
     progress, outputs = live or progress, {}
     try:
@@ -89,16 +93,6 @@ def _write_files(parser, options, report):
         print(f"wrote {path}" if error is None else f"{parser.prog}: error: {error}", file=sys.stderr)
         errors += error is not None
     return not errors
-
-
-def _advise_on_failure(parser, options, report, arguments):
-    """Print a hint if every run has failed."""
-    line = advice_without_cuda(options, report, arguments)
-    if line is not None:
-        print(line, file=sys.stderr)
-    misplaced = parser.options_among(options.command[1:])
-    if misplaced:
-        print("\nThe script was given {}: options of `ab` come before the script.".format(", ".join(misplaced)))
 
 
 def _forecast(options, command):

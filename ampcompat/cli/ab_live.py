@@ -30,10 +30,6 @@ class LivePage:
         planned: the ``PlannedRun`` objects of the whole series.
     """
 
-    _OWN = frozenset(
-        ("_progress", "_lock", "_report", "_runs", "_ended", "version", "_server", "last_was_sent", "_is_last", "path")
-    )
-
     def __init__(self, progress, report, planned):
         self._progress, self._lock, self._report = progress, threading.Lock(), report
         self._runs, self._ended = {each.label: [each.level, each.repeat, None] for each in planned}, set()
@@ -50,9 +46,6 @@ class LivePage:
 
     def __getattr__(self, name):
         return getattr(self._progress, name)
-
-    def __setattr__(self, name, value):
-        object.__setattr__(self if name in self._OWN else self._progress, name, value)
 
     @property
     def address(self):

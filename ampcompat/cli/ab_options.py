@@ -57,6 +57,7 @@ def new_parser():
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
     add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
+    add("--dry-run", action="store_true", help="print what would be run, and run nothing")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     _add_process_options(add)
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
@@ -78,8 +79,11 @@ def _add_process_options(add):
     add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
     timing = "steps of each level's short run, which measures its speed; 0: use the times of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
-    rounds = "rounds in which all levels take turns in a short run; more rounds give narrower intervals; default: 3"
-    add("--timing-rounds", type=whole_number(1), default=3, metavar="N", help=rounds)
+    rounds = (
+        "rounds in which all levels take turns in a short run; default: 3, 2 if a run trains for less time than it "
+    )
+    rounds += "takes to start, none where half precision is emulated"
+    add("--timing-rounds", type=whole_number(1), metavar="N", help=rounds)
 
 
 def _numbers(text):

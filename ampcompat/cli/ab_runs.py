@@ -9,16 +9,20 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from ..abtest.judging.summary import emulates_half
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
-from ..abtest.running.executors import Recorded, add_recorded, run_all
+from ..abtest.running.executors import Recorded, add_recorded, ends_series, run_all
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 from . import machine_shares
 
 #: The statuses of runs that are not done again.
 FINISHED = ("ok", "stopped")
+
+#: Rounds of short runs if their number is not given, and if a run trains for less time than it takes to start.
+ROUNDS, FEW_ROUNDS = 3, 2
 
 
 def plan_series(options, command):
@@ -97,8 +101,26 @@ def is_finished(report, planned):
     return planned.repeat < len(runs) and runs[planned.repeat].status in FINISHED
 
 
+def describe_plan(options, planned, missing):
+    """Return what will be run, in one sentence each: the runs that are missing, and how speed is measured."""
+    steps = "the whole script" if options.steps is None else f"{options.steps} steps"
+    side = f", {options.jobs} at once" if options.jobs > 1 else ""
+    labels = ", ".join(each.label for each in missing)
+    runs = f"{len(missing)} run{'' if len(missing) == 1 else 's'}"
+    told = [f"{runs} of {steps}{side}: {labels}." if missing else f"All {len(planned)} runs are kept."]
+    rows = len(options.rows)
+    if options.timing_steps and rows > 1 and options.timing_rounds is None:
+        short = f"{rows * ROUNDS} runs of {_short_steps(options)} steps, which measure the speed"
+        told.append(f"Then {short}, unless half precision is emulated here.")
+    elif options.timing_steps and rows > 1:
+        told.append(f"Then {rows * options.timing_rounds} runs of {_short_steps(options)} steps measure the speed.")
+    return " ".join(told)
+
+
 def run_in_subprocesses(options, planned, report, progress, outputs):
     """Do the runs in child processes, ``options.jobs`` at once, and write the report after each.
+
+    The series ends after a baseline that failed.
 
     Raises:
         KeyboardInterrupt: Ctrl-C; what was recorded is in the report.
@@ -114,6 +136,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
             recorded.run.timings = []
         outputs[each.level, each.repeat] = recorded.output
         write_json(options, report)
+        return not ends_series(report, each, recorded.run)
 
     try:
         runner.run(planned, options.jobs, on_end)
@@ -126,29 +149,27 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
         _time_in_turn(options, report, progress, runner)
 
 
-def count_short_runs(options, report):
-    """Return the number of short runs if no long run fails."""
-    rows = [report.runs.get(row) for row in options.rows]
-    if not options.timing_steps or len(rows) < 2:
-        return 0
-    done = min(len(run.timings or []) if run is not None else 0 for run in rows)
-    return len(rows) * max(0, options.timing_rounds - done)
-
-
 def _time_in_turn(options, report, progress, runner):
-    """Do short runs of all rows in turn, in rounds, one at a time. A round that one row does not have is repeated."""
+    """Do short runs of all rows in turn, in rounds, one at a time. A round that one row does not have is repeated.
+
+    Without ``--timing-rounds``, there are none where half precision is emulated.
+    """
     planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
     runs = [report.runs[each.level] for each in planned]
     if len(runs) < 2:  # there is nothing to compare
         return
     done = min(len(run.timings or []) for run in runs)
-    rounds = range(done, options.timing_rounds)
+    if options.timing_rounds is None and emulates_half(report) and not done:
+        for run in runs:
+            run.timings = []
+        return write_json(options, report)
+    rounds = range(done, options.timing_rounds or (FEW_ROUNDS if runner.starts_long() else ROUNDS))
     if not rounds:
         return
     for run in runs:
         run.timings = (run.timings or [])[:done] or None  # None: before the first round, the long runs' times are used
-    steps = min(options.timing_steps, options.steps or options.timing_steps)
-    progress.runs = progress.begun + len(rounds) * len(planned)
+    steps = _short_steps(options)
+    progress.begin_phase(len(rounds) * len(planned), steps)
 
     def on_end(each, recorded):
         run = recorded.run
@@ -159,6 +180,10 @@ def _time_in_turn(options, report, progress, runner):
     for number in rounds:
         turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
         runner.run(turn, 1, on_end, f" timing {number + 1}")
+
+
+def _short_steps(options):
+    return min(options.timing_steps, options.steps or options.timing_steps)
 
 
 def _short(planned, steps):
@@ -187,6 +212,11 @@ class _Runner:
             run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
         finally:
             _end_all(pool, self.children)
+
+    def starts_long(self):
+        """Return whether a run trained for less time than it took to start."""
+        ended = [child for _, child in self.children if child.run.status in FINISHED]
+        return any(2 * sum(child.run.step_seconds) < child.seconds for child in ended)
 
     def _run_one(self, suffix, planned):
         options = self._options

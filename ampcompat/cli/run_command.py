@@ -16,6 +16,7 @@ from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session.process_state import OBSERVED, OVERRIDES
+from ..scripts.model import code_files
 from ..scripts.model.is_amp_used import uses_amp
 from ..support.child_environment import ChildEnvironment
 from . import device_option
@@ -170,8 +171,22 @@ def script_command(parser, options):
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         parser.error(f"{script!r} is a directory without a __main__.py, not a script")
     parser.check_outputs(options, [script])
+    _note_misplaced_options(parser, command)
     _warn_of_other_apex(parser, os.path.dirname(os.path.abspath(script)))
     return command
+
+
+def _note_misplaced_options(parser, command):
+    """Say that options of this command come before the script, if one follows that the script's text does not have."""
+    try:
+        text = code_files.read(script_file(command, os.getcwd()))
+    except code_files.Unreadable:
+        return
+    given = dict.fromkeys(each.partition("=")[0] for each in parser.options_among(command[1:]))
+    unknown = [each for each in given if each.startswith("--") and each != "--help" and each.encode() not in text]
+    if unknown:
+        told = "{}: note: the script gets {}: options of `{}` come before the script"
+        print(told.format(parser.prog, ", ".join(unknown), parser.prog), file=sys.stderr, flush=True)
 
 
 def command_uses_amp(command):

@@ -67,6 +67,11 @@ class LineProgress:
         self._shown = 0.0
         self._lock = threading.RLock()
 
+    def begin_phase(self, runs, steps):
+        """Go on to other runs, which are counted and timed anew."""
+        with self._lock:
+            self.runs, self.begun, self.total, self._durations = runs, 0, steps, []
+
     def begin(self, label):
         """Start a run."""
         with self._lock:

@@ -12,9 +12,9 @@ from helpers.processes import ROOT, environment
 from ampcompat import amp
 from ampcompat.abtest import compare
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.abtest.report_data import NEVER_INITIALIZED, Run
+from ampcompat.abtest.report_data import NEVER_INITIALIZED, Report, Run
 from ampcompat.abtest.running import executors
-from ampcompat.abtest.running.executors import Recorded, run_all
+from ampcompat.abtest.running.executors import Recorded, ends_series, run_all
 from ampcompat.errors import AmpError
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
@@ -87,11 +87,23 @@ def recorded_at_once(planned):
     return Recorded(Run(), {}, "")
 
 
-def test_after_a_run_without_anything_to_record_no_others_begin():
-    executor, ended = LosingExecutor({}), []
-    nothing = Recorded(Run(status="failed", error=NEVER_INITIALIZED), {}, "")
-    run_all(executor, planned_runs(3), lambda planned: nothing, lambda planned, _: ended.append(planned.label), limit=1)
-    assert executor.submitted == ended == ["O0"]
+@pytest.mark.parametrize(
+    "row, error, is_over",
+    [("O0", "ValueError", True), ("O1", "ValueError", False), ("O1", NEVER_INITIALIZED, True)],
+)
+def test_after_a_run_that_leaves_nothing_to_compare_no_others_begin(row, error, is_over):
+    report, executor, ended = Report(), LosingExecutor({}), []
+
+    def run(planned):
+        return Recorded(Run(status="failed", error=error) if planned.level == row else Run(), {}, "")
+
+    def on_end(planned, recorded):
+        ended.append(planned.label)
+        return not ends_series(report, planned, recorded.run)
+
+    planned = [PlannedRun(level, []) for level in ("O0", "O1", "O2")]
+    run_all(executor, planned, run, on_end, limit=1)
+    assert executor.submitted == ended and ended[-1] == (row if is_over else "O2")
 
 
 def test_an_error_of_ours_ends_the_series_and_cancels_what_waits():

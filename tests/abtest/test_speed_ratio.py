@@ -88,6 +88,26 @@ def test_the_table_has_the_interval_and_a_tilde_where_the_level_may_be_as_fast()
     assert report.runs["O1"].speed.interval == rows["O1"].interval and report.runs["O0"].speed.ratio == 1.0
 
 
+def test_beyond_20_percent_a_speed_is_not_a_number_and_no_level_is_advised_for_it():
+    report = report_with(timed([1.0, 1.1, 1.0]), O1=timed([0.5, 1.0, 0.7]))
+    assert summarize(report)["O1"].speed is None and report.runs["O1"].speed.interval is not None
+    assert "not measurable here" in to_text(report)
+    assert report.advice.startswith("Accepted: O1. Which is fastest is not known")
+
+
+def test_columns_that_need_it_are_explained_below_the_table():
+    report = report_with(timed([1.0, 1.04, 1.02]), O1=timed([0.9, 1.05, 1.0]))
+    text = to_text(report)
+    assert "\n~: as fast as the baseline, within the scatter of step times.\n" in text
+    assert "\nto target: until the baseline's final loss, smoothed.\n" in text and "peak" not in text
+    assert "to target: " not in to_text(report, width=60)
+    for run, size in zip(report.runs.values(), (2**20, 2**19)):
+        run.memory.parameters = run.memory.peak_total = size
+    assert "O0 and O1 end alike, and both were applied: weights take 1 MiB at O0, 512 KiB at O1." in " ".join(
+        to_text(report).split()
+    )
+
+
 def test_short_runs_are_not_compared_with_long_ones():
     """The series was interrupted in its first round, after the baseline's short run."""
     report = report_with(timed([1.0]), O1=run_with(curve(), 0.5), O2=timed([0.5]))

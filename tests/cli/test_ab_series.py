@@ -32,12 +32,13 @@ class MadeRun(ab_runs.SubprocessRun):
 
     begun, timed = [], []
     broken = ()  # labels of runs that fail
+    took = 0.0  # seconds
     versions = {"torch": "2.0", "device": "cpu"}
 
     def run_to_end(self, on_event):
         label, base = self.planned.label, self.planned.seed + 10 * self.planned.repeat
         (self.timed if "-timing-" in self.name else self.begun).append(label)
-        self.environment = dict(self.versions)
+        self.environment, self.seconds = dict(self.versions), self.took
         self.run.identity.update(self.versions)
         on_event({"environment": self.versions})
         self.run.loss = [(step, 0, base + 1.0 / (step + 1)) for step in range(30)]
@@ -84,7 +85,8 @@ def test_resume_begins_a_file_and_then_runs_what_is_missing(begun, script, tmp_p
     assert begun == ["O2", "O1 seed 2", "O2 seed 2"]
     told = capsys.readouterr().err
     assert f"{path}: 3 of 6 runs kept\n" in told and f"wrote {path}\n" in told
-    assert "O2 (run 4 of 15): " in told and "O2 timing 3 (run 15 of 15): " in told
+    assert "3 runs of the whole script: O2, O1 seed 2, O2 seed 2. Then 9 runs of 20 steps" in told
+    assert "O2 (run 4 of 6): " in told and "O2 timing 3 (run 9 of 9): " in told
     after = Report.load(str(path))
     assert list(after.runs) == ["O0", "O1", "O2"] and after.runs["O0"].loss == before.runs["O0"].loss
     assert [len(run.repeats) for run in after.runs.values()] == [1, 1, 1]
@@ -103,14 +105,48 @@ def test_a_series_whose_report_cannot_be_written_goes_on_and_is_printed(begun, s
 
 def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
     path = tmp_path / "report.json"
-    monkeypatch.setattr(MadeRun, "broken", ("O0", "O1"))
+    monkeypatch.setattr(MadeRun, "broken", ("O1",))
     ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script])
     monkeypatch.setattr(MadeRun, "broken", ())
     del begun[:]
     assert ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script]) == 0
-    assert begun == ["O0", "O1"]
+    assert begun == ["O1"]
     assert [run.status for run in Report.load(str(path)).runs.values()] == ["ok", "ok"]
     assert len(Report.load(str(path)).runs["O0"].repeats) == 1
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_baseline_that_fails_ends_the_series(begun, script, capsys, monkeypatch, jobs):
+    monkeypatch.setattr(MadeRun, "broken", ("O0",))
+    assert ab_command.ab(["--jobs", jobs, "--levels", "O0,O1,O2,O3", script]) == 1
+    assert "O2" not in begun[: int(jobs)] and len(begun) <= int(jobs) + 1
+    assert "No advice: the baseline O0 failed, so that there is nothing to compare with." in capsys.readouterr().out
+
+
+def test_a_dry_run_says_what_would_run(begun, script, capsys):
+    assert ab_command.ab(["--dry-run", "--levels", "O0,O1", "--steps", "5", "--timing-rounds", "2", script]) == 0
+    told = "3 runs of 5 steps: O0, O1, O0 seed 2. Then 4 runs of 5 steps measure the speed.\n"
+    assert begun == [] and capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize("options, rounds", [([], 0), (["--timing-rounds", "1"], 1)])
+def test_speed_is_measured_where_half_is_emulated_only_on_request(
+    begun, script, tmp_path, monkeypatch, options, rounds
+):
+    monkeypatch.setattr(MadeRun, "versions", {"torch": "2.0", "device": "cpu (float16 emulated in float32)"})
+    path = tmp_path / "report.json"
+    assert ab_command.ab(["--levels", "O0,O1", "--json", str(path)] + options + [script]) == 0
+    assert MadeRun.timed == ["O0", "O1"] * rounds
+    assert [len(run.timings) for run in Report.load(str(path)).runs.values()] == [rounds, rounds]
+
+
+@pytest.mark.parametrize("seconds, rounds", [(0.5, 3), (9.0, 2)])
+def test_there_are_fewer_rounds_where_a_run_trains_for_less_time_than_it_starts(
+    begun, script, monkeypatch, seconds, rounds
+):
+    monkeypatch.setattr(MadeRun, "took", seconds)
+    assert ab_command.ab(["--levels", "O0,O1", script]) == 0
+    assert len(MadeRun.timed) == 2 * rounds
 
 
 @pytest.mark.parametrize(
@@ -390,11 +426,11 @@ def test_the_short_run_of_version_0_2_counts_as_one_round(tmp_path):
     assert (rows["O1"].speed, rows["O1"].interval, rows["O2"].speed) == (2.0, None, None)
 
 
-def test_without_a_short_run_the_speed_column_says_so(begun, script, capsys):
+def test_without_short_runs_there_is_no_column_of_speeds(begun, script, capsys):
     assert ab_command.ab(["--jobs", "2", "--timing-steps", "0", "--levels", "O0,O1", script]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("not timed") == 2 and begun.count("O0") == 1
-    assert "No advice: no step times could be compared" in printed
+    assert "speed" not in printed and "ms/step" not in printed and begun.count("O0") == 1
+    assert "Which is fastest is not known: no step times could be compared" in printed
 
 
 def test_ctrl_c_ends_all_runs_and_what_is_finished_is_written(script, tmp_path):

@@ -28,6 +28,9 @@ class Progress:
     def update(self, label, event):
         self.told.append(("update", label))
 
+    def begin_phase(self, runs, steps):
+        self.told.append(("begin_phase", runs))
+
     def end(self, label, run):
         self.told.append(("end", label))
 
@@ -99,8 +102,9 @@ def test_everything_is_handed_on_to_what_shows_progress(live):
     live.begin("O0")
     live.update("O0", None)
     live.end("O0", Run())
-    live.runs += 3
-    assert live._progress.told == [("begin", "O0"), ("update", "O0"), ("end", "O0")] and live._progress.runs == 5
+    live.begin_phase(3, 20)
+    told = [("begin", "O0"), ("update", "O0"), ("end", "O0"), ("begin_phase", 3)]
+    assert live._progress.told == told and live.runs == 2
 
 
 def test_runs_that_the_report_has_already_are_shown():

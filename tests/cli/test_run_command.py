@@ -308,3 +308,26 @@ def test_info_says_for_each_half_dtype_whether_the_cpu_emulates_it_and_why(state
     assert lines["float16 on this CPU"].startswith(emulated if stated == "auto" else own)
     assert "because" in lines["bfloat16 on this CPU"]
     assert lines["AMPCOMPAT_HALF_MATH"] == stated
+
+
+@pytest.mark.parametrize(
+    "source, arguments, note",
+    [
+        (
+            "",
+            ["--device", "cpu", "--backend=native"],
+            "the script gets --device, --backend: options of `ampcompat run`",
+        ),
+        ("parser.add_argument('--device')", ["--device", "cpu"], None),
+        ("", ["--help", "--lr", "1"], None),
+    ],
+)
+def test_an_option_behind_a_script_without_it_is_pointed_out_at_once(
+    tmp_path, capsys, monkeypatch, source, arguments, note
+):
+    (tmp_path / "train.py").write_text(source)
+    monkeypatch.setattr(run_command, "_exec", lambda command: 0)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    assert main(["run", str(tmp_path / "train.py")] + arguments) == 0
+    told = capsys.readouterr().err
+    assert (note in told and "come before the script" in told) if note else "note" not in told

@@ -1,10 +1,9 @@
 """Recommends a level: of the accepted ones, the first at the target; if equal, the one with less peak memory."""
 
 from ..report.number_format import milliseconds, percent, seconds
-from ..report_data import Speed
 from ..row_names import are_scripts, name_of
 from . import equivalence, time_to_target, unchanged
-from .summary import MIN_TIMED, emulates_half, find_rounds, summarize
+from .summary import MIN_TIMED, emulates_half, find_rounds, find_speeds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
 #: Step times that differ by no more than this share count as equal.
@@ -18,6 +17,9 @@ MAX_DRIFT = 0.2
 
 #: The smallest difference in peak memory that counts: as a share of the baseline's, and in bytes.
 LEAST_MEMORY, LEAST_BYTES = 0.05, 2**20
+
+EMULATED = "To see which is fastest, run this on a GPU: this CPU emulates half precision."
+UNMEASURED = "Which is fastest is not known: no step times could be compared."
 
 EMULATED_SCRIPTS = (
     "On this CPU ampcompat emulates half precision, which takes time, and a rewrite computes with torch's own: the "
@@ -33,12 +35,12 @@ ONCE = "The speed of {} comes from a single round, so it has no interval."
 def advise(report):
     """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``, one line each."""
     rows = summarize(report)
-    equivalences = equivalence.find(report, rows)
+    equivalences, known = equivalence.find(report, rows), find_speeds(report)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
         report.runs[level].equivalence = equivalences.get(level)
-        report.runs[level].speed = Speed(row.speed, row.interval) if row.speed else None
+        report.runs[level].speed = known.get(level)
     told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)[1]]
     told += [each for each in (unchanged.tell(report),) if each]
     first = " ".join(told + _warnings(report, rows))
@@ -93,6 +95,8 @@ def recommended_level(report, rows):
 def _advice(report, rows):
     """Return the ``LevelSummary`` of the recommended level, or None, and the advice."""
     baseline = rows.get(report.baseline)
+    if baseline is not None and baseline.status == "failed":
+        return None, f"No advice: the baseline {report.baseline} failed, so that there is nothing to compare with."
     if baseline is None or not baseline.steps:
         return None, f"No advice: the baseline {report.baseline} recorded no steps to compare with."
     others = [row for row in rows.values() if row is not baseline]
@@ -102,16 +106,15 @@ def _advice(report, rows):
         sentence = (
             "No advice: the baseline {} is not a usable reference: {}. Fix that first: another level cannot help."
         )
-        return None, sentence.format(report.baseline, baseline.verdict.text)
+        return None, sentence.format(report.baseline, baseline.verdict.text.rstrip("."))
     if all(row.verdict.kind == NOT_JUDGED for row in others):
         return None, f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
     best = best_level(rows)
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if emulates_half(report) and accepted:
-        return None, _without_speed(accepted, baseline)
+        return None, _without_speed(accepted, baseline, EMULATED)
     if best is None or (accepted and not any(row.speed for row in accepted)):
-        told = ", ".join(row.level for row in accepted) or "none"
-        return None, f"No advice: no step times could be compared. Accepted: {told}."
+        return None, _without_speed(accepted, baseline, UNMEASURED)
     return best, _recommended(best, baseline, rows, time_to_target.describe(report))
 
 
@@ -119,7 +122,7 @@ def _of_scripts(report, rows):
     """Return whether each script trains like the baseline, one sentence each, and how long their steps take."""
     name, baseline = name_of(report, report.baseline), rows[report.baseline]
     if baseline.verdict.kind != BASELINE:
-        return [f"{name} is not a usable reference: {baseline.verdict.text}."]
+        return [f"{name} is not a usable reference: {baseline.verdict.text}".rstrip(".") + "."]
     found = []
     for row in rows.values():
         verdict, ends = row.verdict, list(row.verdict.ends.values())
@@ -143,13 +146,17 @@ def _share(difference):
     return abs(difference.signed)
 
 
-def _without_speed(accepted, baseline):
-    """Return the advice on a CPU that emulates half precision, whose times say nothing about other devices."""
+def _without_speed(accepted, baseline, reason):
+    """Return the advice if no speeds are known, and why."""
+    if not accepted:
+        return "No level was accepted."
     told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
-    least = max(accepted, key=lambda row: _saved(row, baseline))
-    if _saved(least, baseline) > 0:
-        told += f" If memory is short: {least.level}{_memory(least, baseline)}."
-    return told + " To see which is fastest, run this on a GPU: this CPU emulates half precision."
+    return " ".join([told] + _least_memory(accepted, baseline) + [reason])
+
+
+def _least_memory(accepted, baseline):
+    least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
+    return [f"If memory is short: {least.level}{_memory(least, baseline)}."] if _saved(least, baseline) > 0 else []
 
 
 def _recommended(best, baseline, rows, goal):
@@ -175,10 +182,7 @@ def _recommended(best, baseline, rows, goal):
     text = f"Take {baseline.level}: no accepted level {reason}."
     if accepted:
         text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
-    least = max(accepted, key=lambda row: _saved(row, baseline), default=baseline)
-    if _saved(least, baseline) > 0:
-        text += f" If memory is short: {least.level}{_memory(least, baseline)}."
-    return text
+    return " ".join([text] + _least_memory(accepted, baseline))
 
 
 def _saved(row, baseline):
@@ -198,7 +202,7 @@ def _memory(row, baseline):
 def _warnings(report, rows):
     """Return remarks on the advice, one sentence each."""
     warnings = []
-    untimed = [level for level, row in rows.items() if row.steps and not row.seconds]
+    untimed = [level for level, row in rows.items() if row.steps and not row.seconds and row.status != "failed"]
     few = [level for level in untimed if report.runs[level].timings != []]
     if few:
         sentence = "Of {}, fewer than {} steps without hooks were timed: raise --steps."

@@ -21,6 +21,20 @@ from statistics import mean
 from ..report_data import Speed
 from .level_differences import t_quantile
 
+#: Half the width of an interval, as a share, above which a speed is not measurable.
+MAX_HALF_WIDTH = 0.2
+
+
+def half_width(interval):
+    """Return half the width of a speed's interval, as a share of the speed."""
+    low, high = interval
+    return math.sqrt(high / low) - 1
+
+
+def is_measurable(speed):
+    """Return whether a ``Speed`` is known well enough to be used; that of a single round has no interval."""
+    return speed.interval is None or half_width(speed.interval) <= MAX_HALF_WIDTH
+
 
 def speeds(times, baseline):
     """Return ``{level: Speed}`` of the levels that share a round with the baseline.

@@ -7,7 +7,7 @@ from typing import Dict, Optional, Tuple
 
 from . import curves, time_to_target, unchanged
 from .failures import nonfinite_starts
-from .speed_ratio import speeds
+from .speed_ratio import is_measurable, speeds
 from .verdict import Verdict, judge
 
 #: The number of steps after a slow one that are slower than later ones, by up to a tenth in small networks.
@@ -37,8 +37,8 @@ class LevelSummary:
 
     ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
     median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
-    the 95 % ``interval``, if there is one. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than
-    the baseline.
+    the 95 % ``interval``, if there is one; no speed if the interval is too wide. ``rate``: samples per second.
+    ``peak``: bytes; ``saved``: bytes less than the baseline.
     """
 
     level: str
@@ -88,7 +88,9 @@ def summarize(report):
     known, found, peak = find_speeds(report), {}, _peak_of_baseline(report)
     for level, run in report.runs.items():
         row = _row(level, run, verdicts[level], shared)
-        row.speed, row.interval = (known[level].ratio, known[level].interval) if level in known else (None, None)
+        if level in known:
+            row.speed = known[level].ratio if is_measurable(known[level]) else None
+            row.interval = known[level].interval
         if level == report.baseline:
             row.peak = peak
         if row.peak is not None and peak is not None:

@@ -1,19 +1,27 @@
 """The tables of a report. The terminal and the page show the same cells."""
 
-import math
 from collections import namedtuple
+from itertools import combinations
 from statistics import median
 
 from ..judging import equivalence, time_to_target
+from ..judging.speed_ratio import half_width
 from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
 from ..row_names import name_of, noun
 from .number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 
-#: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: sentences below it on the page.
+#: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: ``(column that it explains, or
+#: None, sentence)``, printed below it.
 Table = namedtuple("Table", "title columns rows left notes")
 
 EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
+SAME_SPEED = "~: as fast as the baseline, within the scatter of step times."
+UNMEASURED = "peak -: memory is measured in amp's sessions, and the unchanged script has none."
+
+#: Cells without a value, and columns that are left out if no row has one.
+NO_VALUE = (UNKNOWN, "not timed", "")
+OPTIONAL = ("ms/step", "speed", "speed*", "to target", "samples/s", "peak")
 
 #: Names of columns for fields of ``Memory``.
 _MEMORY = dict(
@@ -42,14 +50,48 @@ def levels(reports):
             found = _level(name_of(report, level), row, report.runs[level], fastest, several)
             rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
     title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
-    notes = [EMULATED] if any(emulates_half(report) for _, report, _ in reports) else []
-    columns[columns.index("speed")] += "*" * len(notes)
-    return Table(title, prefix + columns, rows, len(prefix) + 2, notes)
+    notes = [note for _, report, summary in reports for note in _notes(report, summary)]
+    speed = "speed*" if any(emulates_half(report) for _, report, _ in reports) else "speed"
+    columns[columns.index("speed")] = speed
+    table = Table(title, prefix + columns, rows, len(prefix) + 2, list(dict.fromkeys(notes)))
+    empty = [name for place, name in enumerate(table.columns) if all(row[place] in NO_VALUE for row in rows)]
+    return without(table, [name for name in OPTIONAL if name in empty])
+
+
+def without(table, names):
+    """Return a table without some of its columns, and the notes on them."""
+    kept = [place for place, name in enumerate(table.columns) if name not in names]
+    columns, *rows = [[row[place] for place in kept] for row in [table.columns] + table.rows]
+    return table._replace(columns=columns, rows=rows, notes=[note for note in table.notes if note[0] not in names])
+
+
+def _notes(report, summary):
+    """Return what explains cells of the overview."""
+    notes, rows = [], [row for row in summary.values() if row.steps]
+    if emulates_half(report):
+        notes.append(("speed*", EMULATED))
+    elif any(row.level != report.baseline and row.speed and _may_be_equal(row) for row in rows):
+        notes.append(("speed", SAME_SPEED))
+    if any(row.to_target for row in rows):
+        notes.append(("to target", f"to target: until {time_to_target.describe(report)}, smoothed."))
+    if any(row.peak is None and report.runs[row.level].backend is None for row in rows):
+        notes.append(("peak", UNMEASURED))
+    return notes + [(None, told) for told in _same_ends(report, rows)]
+
+
+def _same_ends(report, rows):
+    """Return for levels whose losses end alike that their weights differ, one sentence for each two of them."""
+    for one, other in combinations(rows, 2):
+        sizes = [report.runs[row.level].memory.parameters for row in (one, other)]
+        ends = [[loss.end for loss in row.losses.values()] for row in (one, other)]
+        if one.end is not None and ends[0] == ends[1] and None not in sizes and sizes[0] != sizes[1]:
+            sentence = "{0} and {1} end alike, and both were applied: weights take {2} at {0}, {3} at {1}."
+            yield sentence.format(one.level, other.level, *map(size, sizes))
 
 
 def _level(name, row, run, fastest, several):
     """Return the row of a level; for ``several`` losses, one for each, of which the first has all columns."""
-    speed = Bar(_speed(row) if row.speed else UNKNOWN if run.timings is None else "not timed")
+    speed = Bar(_speed(row) if row.speed or row.interval else UNKNOWN if run.timings is None else "not timed")
     speed.share = row.speed / fastest if row.speed else 0.0
     rest = [
         milliseconds(row.seconds),
@@ -67,11 +109,15 @@ def _level(name, row, run, fastest, several):
 
 def _speed(row):
     """Return a speed with half its interval; "~" if it may be equal to the baseline's."""
-    if row.interval == (1.0, 1.0):
-        return "\u00d7 1.00"
+    if row.speed is None:
+        return "not measurable here"
+    told = "{} {:.2f}".format("~" if _may_be_equal(row) else "\u00d7", row.speed)
+    return told if row.interval in (None, (1.0, 1.0)) else f"{told} \u00b1 {percent(half_width(row.interval))}"
+
+
+def _may_be_equal(row):
     low, high = row.interval or (0.0, 2.0)
-    told = "{} {:.2f}".format("~" if low <= 1.0 <= high else "\u00d7", row.speed)
-    return told if row.interval is None else f"{told} \u00b1 {percent(math.sqrt(high / low) - 1)}"
+    return low <= 1.0 <= high and row.interval != (1.0, 1.0)
 
 
 def _ends_at(loss):
@@ -165,7 +211,7 @@ def memory(report):
         ]
         for note in run.memory_notes:
             notes.setdefault(note, []).append(level)
-    notes = ["{}: {}".format(" ".join(levels), note) for note, levels in notes.items()]
+    notes = [(None, "{}: {}".format(" ".join(levels), note)) for note, levels in notes.items()]
     columns = ["level", "memory"] + [_MEMORY.get(name, name) for name in names]
     return [Table("Memory by kind", columns, rows, 2, notes)]
 

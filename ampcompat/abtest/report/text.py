@@ -32,7 +32,7 @@ def to_text(report, width=100, details=False, summary=None):
         return "\n\n".join([_heading(report, width)] + compared)
     overview = tables.levels([("", report, summary)])._replace(title="")
     blocks = [_heading(report, width)]
-    blocks.append("\n".join([_table(overview, width)] + [_sentences([note], width) for note in overview.notes]))
+    blocks.append(_table(overview, width, has_notes=True))
     blocks += compared
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
@@ -141,21 +141,15 @@ def _sentences(lines, width):
     return "\n".join(wrapped)
 
 
-def _table(table, width):
-    """Return a table with its title above it, in at most ``width`` columns if possible."""
+def _table(table, width, has_notes=False):
+    """Return a table with its title above it, in at most ``width`` columns if possible, and its notes below it."""
     optional = list(OPTIONAL)
     lines = _aligned(table)
     while optional and max(map(len, lines)) > width:
-        table = _without(table, optional.pop(0))
+        table = tables.without(table, [optional.pop(0)])
         lines = _aligned(table)
-    return "\n".join(([table.title + ":"] if table.title else []) + lines)
-
-
-def _without(table, column):
-    """Return a table without one of its columns."""
-    kept = [place for place, name in enumerate(table.columns) if name != column]
-    columns, *rows = [[row[place] for place in kept] for row in [table.columns] + table.rows]
-    return table._replace(columns=columns, rows=rows)
+    notes = [_sentences([note], width) for _, note in table.notes] if has_notes else []
+    return "\n".join(([table.title + ":"] if table.title else []) + lines + notes)
 
 
 def _aligned(table):

@@ -32,8 +32,7 @@ def run_all(executor, runs, function, on_end, limit=None):
     """Submit ``function(planned)`` for each planned run, and call ``on_end(planned, recorded)`` as they end.
 
     A run whose worker is lost (the executor raises its error) is tried once more when no other run is in progress, to
-    find out which run causes it; then it counts as failed. After a run in which there was nothing to record, no others
-    are started.
+    find out which run causes it; then it counts as failed. No others are started after ``on_end`` has returned False.
 
     Args:
         executor: has ``submit(function, argument)``, which returns an object with ``done``, ``result`` and ``cancel``.
@@ -51,7 +50,7 @@ def _once_more(function, planned):
 
 
 def _run_pass(executor, runs, function, on_end, limit, on_lost):
-    """Do the runs; return whether there was something to record."""
+    """Do the runs; return whether all have ended."""
     waiting, submitted = list(runs), []
     try:
         while waiting or submitted:
@@ -67,8 +66,7 @@ def _run_pass(executor, runs, function, on_end, limit, on_lost):
                 except Exception as error:  # the executor's own error: errors of a script are recorded
                     on_lost(planned, error)
                     continue
-                on_end(planned, recorded)
-                if recorded.run.error in NOTHING_TO_RECORD:
+                if on_end(planned, recorded) is False:
                     return False
             if submitted and not ended:
                 _wait([future for _, future in submitted])
@@ -99,6 +97,12 @@ def _failed(planned, error):
     text = "its worker was lost twice: {}: {}".format(type(error).__name__, str(error).strip() or "no message")
     run = Run(status="failed", error=" ".join(text.split()), identity=planned.identity())
     return Recorded(run, {}, "")
+
+
+def ends_series(report, planned, run):
+    """Return whether a run leaves nothing to compare: nothing was recorded, or the baseline failed."""
+    failed = run.status == "failed" and planned.level == report.baseline and planned.repeat == 0
+    return failed or run.error in NOTHING_TO_RECORD
 
 
 def add_recorded(report, order, planned, recorded):

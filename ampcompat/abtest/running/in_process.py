@@ -15,7 +15,7 @@ from ..judging import advice
 from ..planned_run import PlannedRun
 from ..recording.forced_run import RunOptions, device_name, environment, recorded_at, run_to_end
 from ..recording.recorder import Recorder
-from ..report_data import NOTHING_TO_RECORD, Report, planned_runs
+from ..report_data import Report, planned_runs
 from . import executors, seeding
 
 LEVELS = ("O0", "O1", "O2", "O3")
@@ -99,8 +99,12 @@ def _submit_all(report, train, runs, steps, seed, options, executor):
     rows = list(dict.fromkeys(level for level, _ in runs))
     with contextlib.ExitStack() as stack:
         pool = executor or stack.enter_context(ThreadPoolExecutor(1))
-        add = functools.partial(executors.add_recorded, report, rows)
-        executors.run_all(pool, planned, function, add, limit=None if executor else 1)
+
+        def on_end(each, recorded):
+            executors.add_recorded(report, rows, each, recorded)
+            return not executors.ends_series(report, each, recorded.run)
+
+        executors.run_all(pool, planned, function, on_end, limit=None if executor else 1)
     advice.advise(report)
 
 
@@ -117,7 +121,7 @@ def run_function(train, planned):
 def run_levels(report, train, runs, steps, seed, options, on_event=None):
     """Add every run to ``report``, as ``compare`` does; on ``KeyboardInterrupt`` it keeps those that were recorded.
 
-    The series ends after a first run in which there was nothing to record.
+    The series ends after a first run in which there was nothing to record, or a baseline that failed.
 
     Args:
         runs: as ``planned_runs`` returns them.
@@ -133,7 +137,7 @@ def run_levels(report, train, runs, steps, seed, options, on_event=None):
                 _train(recorder, train, level, repeat, seed, options, report.checkpoints())
             if recorder.device is not None:
                 report.environment["device"] = device_name(recorder.device)
-            if recorder.run.error in NOTHING_TO_RECORD:
+            if executors.ends_series(report, PlannedRun(level, [], repeat), recorder.run):
                 break
     finally:
         advice.advise(report)

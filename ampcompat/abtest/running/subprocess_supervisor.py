@@ -79,6 +79,7 @@ class SubprocessRun:
         self.run = Run(identity=planned.identity())
         self.environment = {}
         self.output = ""
+        self.seconds = 0.0  # from the start of the process to its end
         self._shows_output = shows_output
         self._has_ended = False
         self._is_interrupted = False
@@ -157,6 +158,7 @@ class SubprocessRun:
                 _end(process)
                 self._read_events(reader, on_event)
                 self._fail(f"it had not ended after {timeout:g} seconds (--timeout)")
+        self.seconds = time.monotonic() - begin
         self._read_events(reader, on_event)
         if process.returncode == 0 and self.run.step_seconds:  # with ``os._exit``, after the training
             self._apply_end({"end": "ok"})
