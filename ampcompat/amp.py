@@ -216,30 +216,26 @@ def initialize(
             an optimizer was initialized before. Models, optimizers and torch are left unchanged.
         TypeError: models or optimizers are of other types.
     """
-    _initialize(dict(locals()))
-    return models if optimizers is None else (models, optimizers)
+    return _initialize(dict(locals()))
 
 
 def _initialize(stated):
-    """Initialize with ``stated``, the arguments of ``initialize``."""
+    """Initialize with ``stated``, the arguments of ``initialize``; return what it returns."""
+    models, optimizers = stated["models"], stated["optimizers"]
+    initialized = models if optimizers is None else (models, optimizers)
     for function in list(process_state.before_initialize):
         function()
     if not stated["enabled"]:
-        disable(stated["verbosity"], listed(stated["models"]), listed(stated["optimizers"]))
-        return
+        disable(stated["verbosity"], listed(models), listed(optimizers))
+        return initialized
     session, disabled = process_state.current(), None
     is_new = session is None or not session.enabled
     if is_new:
         session, disabled = new_session(), session
     request = make_request(stated, session.overrides, session.dtypes)
     end_observing = None
-    try:
-        if is_new:
-            process_state.sessions.append(session)  # from here on ``reset`` ends what is begun
-            end_observing = add_observers(session, **process_state.observed())
-        if disabled is not None:
-            disabled.hand_over(session)
-        configuration = session.initialize(request, stated["verbosity"])
+
+    def finish(configuration):
         if isinstance(stated["enabled"], str):
             configuration.notices.level_given_as_enabled(stated["enabled"], request.policy)
         is_diagnosed_run = process_state.command_line().get("diagnose", False)
@@ -248,13 +244,20 @@ def _initialize(stated):
         set_skip_limit(session, configuration, request.skip_limit)
         if disabled is not None:
             disabled.close()
+        return initialized
+
+    try:
+        if is_new:
+            process_state.sessions.append(session)  # from here on ``reset`` ends what is begun
+            end_observing = add_observers(session, **process_state.observed())
+        if disabled is not None:
+            disabled.hand_over(session)
+        return session.initialize(request, stated["verbosity"], finish)
     except BaseException as error:
-        if is_new and session.is_initialized():
+        if end_observing is not None:
+            run_after(error, end_observing)
+        if is_new:
             run_after(error, session.close)
-        elif is_new:
-            process_state.leave(session)
-            if end_observing is not None:
-                end_observing()
         raise
 
 

@@ -1,6 +1,7 @@
 """A small training, an error at any line of it, and what must be left afterwards."""
 
 import ast
+import collections
 import contextlib
 import functools
 import os
@@ -101,12 +102,13 @@ class Lines:
     called, whatever the program does.
 
     Args:
-        error, at: what is raised before the line of this number; None: nothing.
+        error, at: what is raised, and where: before a line is reached for the n-th time, (line, n); None: nothing.
     """
 
     def __init__(self, error=None, at=None):
         self.places = []
         self._error, self._at = error, at
+        self._times = collections.Counter()
         self._is_over = False
 
     def __enter__(self):
@@ -135,16 +137,20 @@ class Lines:
 
     def _reach(self, place):
         self.places.append(place)
-        if len(self.places) - 1 == self._at:
+        self._times[place] += 1
+        if (place, self._times[place]) == self._at:
             self._is_over = True
             raise self._error("interrupted")
 
 
 def first_and_last(places):
-    """Return the indices at which each place occurs for the first and for the last time."""
-    found = {place: index for index, place in reversed(list(enumerate(places)))}
-    last = {place: index for index, place in enumerate(places)}
-    return sorted({*found.values(), *last.values()})
+    """Return (line, n) for the first and the last time that each line is reached, in this order."""
+    total, times, points = collections.Counter(places), collections.Counter(), []
+    for place in places:
+        times[place] += 1
+        if times[place] in (1, total[place]):
+            points.append((place, times[place]))
+    return points
 
 
 def run(training, phase=None, lines=None):
@@ -162,6 +168,9 @@ def run(training, phase=None, lines=None):
 
 
 def interrupt(training, phase, error, at):
-    """Train with an error at a line."""
-    with contextlib.suppress(error):
+    """Train with an error at a line; return whether a phase raised it."""
+    try:
         list(run(training, phase, Lines(error, at)))
+    except error:
+        return True
+    return False

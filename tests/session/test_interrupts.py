@@ -1,4 +1,7 @@
-"""An error at any line of ``initialize``, a step or ``reset``: the next ``reset`` restores everything."""
+"""An error at any line of ``initialize``, a step or ``reset``: the next ``reset`` restores everything.
+
+``initialize`` itself leaves everything as it was.
+"""
 
 import gc
 import os
@@ -30,11 +33,10 @@ def known_weights(options):
     return found
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python catches errors in finalizers
-@pytest.mark.parametrize("phase", ["initialize", "step", "reset"])
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_after_an_interrupt_another_reset_restores_everything(setting, phase, monkeypatch):
-    options, backend = SETTINGS[setting]
+@pytest.fixture(params=SETTINGS)
+def setting(request, monkeypatch):
+    """Return the name of a setting that this torch has; its cast backend is chosen."""
+    options, backend = SETTINGS[request.param]
     if backend is not None:
         monkeypatch.setenv("AMPCOMPAT_BACKEND", backend)
     try:
@@ -42,17 +44,48 @@ def test_after_an_interrupt_another_reset_restores_everything(setting, phase, mo
     except AmpError as error:
         pytest.skip(str(error))
     ampcompat.reset()
-    known, lines = known_weights(options), Lines()
+    return request.param
+
+
+def points_of(options, phase):
+    """Return (line, n) for the first and last time that a phase reaches each line."""
+    lines = Lines()
     list(interrupted.run(Training(options), phase, lines))
-    points = interrupted.first_and_last(lines.places)
-    drawn = random.Random(setting + phase)
-    for at in points if DRAWN is None else drawn.sample(points, min(DRAWN, len(points))):
-        for error in ERRORS if DRAWN is None else [drawn.choice(ERRORS)]:
-            training = Training(options)
-            interrupted.interrupt(training, phase, error, at)
-            ampcompat.reset()
+    return interrupted.first_and_last(lines.places)
+
+
+def drawn_from(points, draw):
+    """Return (point, error) pairs: all, or drawn ones."""
+    if DRAWN is None:
+        return [(at, error) for at in points for error in ERRORS]
+    return [(at, draw.choice(ERRORS)) for at in draw.sample(points, min(DRAWN, len(points)))]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python catches errors in finalizers
+@pytest.mark.parametrize("phase", ["initialize", "step", "reset"])
+def test_after_an_interrupt_another_reset_restores_everything(setting, phase):
+    options, _ = SETTINGS[setting]
+    known = known_weights(options)
+    for at, error in drawn_from(points_of(options, phase), random.Random(setting + phase)):
+        training = Training(options)
+        interrupted.interrupt(training, phase, error, at)
+        ampcompat.reset()
+        gc.collect()
+        training.assert_is_plain()
+        for weight, *values in zip(training.weights(), *known):
+            assert any(torch.equal(weight, value) for value in values), at
+        training.assert_trains()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_initialize_that_raises_has_changed_nothing(setting):
+    options, _ = SETTINGS[setting]
+    points = points_of(options, "initialize")
+    for at, error in drawn_from(points[-30:] if DRAWN else points, random.Random(setting)):
+        training = Training(options)
+        before = training.weights()
+        if interrupted.interrupt(training, "initialize", error, at):
             gc.collect()
             training.assert_is_plain()
-            for weight, *values in zip(training.weights(), *known):
-                assert any(torch.equal(weight, value) for value in values), lines.places[at]
-            training.assert_trains()
+            assert all(map(torch.equal, before, training.weights())), at
+        ampcompat.reset()

@@ -1,7 +1,7 @@
 """The cast of models' weights to half, with those of kept layers in float32, and its undoing.
 
 A param stays the same object, so ties and references survive; only its data changes. ``ModelCast.originals`` holds the
-float32 data until the optimizers have copied it to masters.
+float32 data until ``initialize`` has returned.
 """
 
 import weakref
@@ -21,8 +21,8 @@ class ModelCast:
     Args:
         dtype: the dtype of the weights from now on.
         high: the dtype to which kept weights are cast if they are narrower.
-        patches: the ``PatchStack`` that casts every tensor back to its dtype: before ``commit`` with the data from
-            before the cast, later with its data at that time.
+        patches: the ``PatchStack`` that casts every tensor back to its dtype: while this object exists with the data
+            from before the cast, later with its data at that time.
     """
 
     def __init__(self, dtype, high, patches):
@@ -74,8 +74,7 @@ class ModelCast:
         self._before[module][1][:] = [vars(module)[WIDE_BUFFERS]]
         return vars(module)[WIDE_BUFFERS]
 
-    def commit(self):
-        """Drop the original values: ``initialize`` has succeeded, and masters have copied those that they need."""
+    def __del__(self):
         self.originals.clear()
 
 

@@ -123,8 +123,8 @@ def _check_optimizers(optimizers, policy):
 class Preparation:
     """Prepares models and optimizers for a session, whose ``PatchStack`` undoes it.
 
-    ``undo`` restores them as they were. After ``commit`` closing the session does, with the weights and the optimizer
-    state of the training.
+    As long as this object exists, ``undo`` and closing the session restore them as they were, also after ``commit``;
+    later, closing the session restores them with the weights and the optimizer state of the training.
     """
 
     def __init__(self, session):
@@ -217,12 +217,10 @@ class Preparation:
         replaced_methods.attach(record)
 
     def commit(self):
-        """Keep what was done: the session undoes it when it is closed."""
+        """Make the masters known to the session, and their values those that the optimizers keep."""
         for record in self._records:
             record.configuration.records.add(record)
         for record in self._records + self._grown:
             self._session.add_masters(record, record.pairs())
         for record in self._records + self._grown:
             record.masters.commit()
-        if self._cast is not None:
-            self._cast.commit()  # the masters have copied the values that they need

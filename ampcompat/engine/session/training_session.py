@@ -74,17 +74,29 @@ class Session:
 
     # -- initialize ----------------------------------------------------------------------------------------------------
 
-    def initialize(self, request, verbosity=1):
-        """Prepare the models and optimizers of a ``Request``: all of them, or none if one raises."""
+    def initialize(self, request, verbosity, finish):
+        """Prepare the models and optimizers of a ``Request``, and return ``finish(configuration)``.
+
+        If anything raises, ``finish`` too, models and optimizers are left as they were.
+        """
         plan = make_plan(request, self)
         verbosity = self.verbosity if self._verbosity_is_given else verbosity
-        if request.models and not any(plan):  # all are initialized already
-            return self._initialize_again(request, verbosity)
+        if request.models and not any(plan):
+            return finish(self._initialize_again(request, verbosity))
         configuration = Configuration(request, verbosity)
-        self._apply(plan, request, configuration)
-        for observer in self.observers:
-            observer.initialized(self, plan.models, plan.optimizers)
-        return configuration
+        preparation, latest, known = Preparation(self), self._latest, dict(self._configuration_of)
+        try:
+            self._apply(preparation, plan, request, configuration)
+            for observer in self.observers:
+                observer.initialized(self, plan.models, plan.optimizers)
+            return finish(configuration)
+        except BaseException as error:
+            self._latest = latest
+            run_after(error, preparation.undo)
+            self.configurations.discard(configuration)
+            self._configuration_of.clear()
+            self._configuration_of.update(known)
+            raise
 
     def _initialize_again(self, request, verbosity):
         """Print which options are not those of the earlier call; return the ``Configuration`` of that."""
@@ -99,33 +111,24 @@ class Session:
         configuration.add_losses(request)
         return configuration
 
-    def _apply(self, plan, request, configuration):
+    def _apply(self, preparation, plan, request, configuration):
         policy = request.policy
         configuration.notices.selected(request.defaults, policy)
         if self.policy not in (None, policy):
             configuration.notices.policy_changed(policy, self.policy)
         for dtype in cast_weights.half_dtypes(plan.models) if request.allow_half_model else ():
             configuration.notices.half_model(dtype, policy)
-        preparation, latest, known = Preparation(self), self._latest, dict(self._configuration_of)
-        try:
-            preparation.apply(plan, request, configuration)
-            preparation.commit()
-            if latest is None:
-                swapped_tensors.allow(self.patches)
-            self.process_casts.add_models(policy.casts_model, preparation.half_mode)
-            self.configurations.add(configuration)
-            self._latest = configuration
-            self._forget_untrained()
-            for model in plan.models:
-                self._configuration_of[model] = configuration
-                self.sharded_models.add(model, configuration)
-        except BaseException as error:
-            self._latest = latest
-            run_after(error, preparation.undo)
-            self.configurations.discard(configuration)
-            self._configuration_of.clear()
-            self._configuration_of.update(known)
-            raise
+        preparation.apply(plan, request, configuration)
+        preparation.commit()
+        if self._latest is None:
+            swapped_tensors.allow(self.patches)
+        self.process_casts.add_models(policy.casts_model, preparation.half_mode)
+        self.configurations.add(configuration)
+        self._latest = configuration
+        self._forget_untrained()
+        for model in plan.models:
+            self._configuration_of[model] = configuration
+            self.sharded_models.add(model, configuration)
 
     def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
