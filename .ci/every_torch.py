@@ -80,7 +80,7 @@ def read_results():
 
 def write_results(results):
     """Write the records, one a line."""
-    lines = ["{}: {}".format(json.dumps(name), json.dumps(record)) for name, record in results.items()]
+    lines = [f"{json.dumps(name)}: {json.dumps(record)}" for name, record in results.items()]
     RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
