@@ -18,10 +18,11 @@ from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
+from ...trace.calls import OperationCalls
 from ...trace.places import ModuleStack
 from ..stated_options import StatedOptions
 from . import compare_steps
-from .op_recorder import FunctionNames, OpRecorder, StepMode
+from .op_recorder import FunctionNames, OpRecorder
 from .step_record import StepRecord
 from .tensor_store import TensorStore, load, save
 
@@ -65,7 +66,7 @@ class ObservedStep(Observer):
         self.is_done = False
 
     def __enter__(self):
-        self._names.__enter__()
+        self._names.start()
         self._modules.start()
         self._patches.defer(self._modules.stop)
         self._stated.record(self._patches)
@@ -74,7 +75,7 @@ class ObservedStep(Observer):
     def __exit__(self, *error):
         self._stop()
         self._patches.undo()
-        self._names.__exit__(*error)
+        self._names.stop()
 
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
@@ -231,16 +232,16 @@ class ObservedStep(Observer):
         return {row.name: row.rule for row in reversed(rows)}
 
 
-class GradientMaximum(StepMode):
+class GradientMaximum(OperationCalls):
     """A dispatch mode that computes the largest absolute value in a backward pass, without reading it."""
 
     def __init__(self):
         super().__init__()
         self._largest = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Call the operation, and note its largest result in a backward pass."""
-        result = func(*args, **(kwargs or {}))
+    def called(self, function, args, kwargs):
+        """Call an operation, and note its largest result in a backward pass."""
+        result = function(*args, **kwargs)
         is_strided = isinstance(result, torch.Tensor) and result.layout is torch.strided
         if is_strided and result.is_floating_point() and result.numel() and autograd_node() is not None:
             self._largest.append(result.detach().abs().amax().float())

@@ -8,10 +8,10 @@ import weakref
 
 import torch
 
-from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
 from ...support.script_frames import is_library, is_marked
-from ...support.torch_compat.thread_context import DispatchMode, FunctionMode, autograd_node, next_sequence_number
+from ...support.torch_compat.thread_context import autograd_node, next_sequence_number
+from ...trace.calls import FunctionCalls, OperationCalls
 from ...trace.places import OUTSIDE as NO_MODULE
 from ...trace.places import OpPlace
 from . import step_record
@@ -24,48 +24,27 @@ _COPIES, _UNINITIALIZED = having("is_copy"), having("is_uninitialized")
 _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
 
 
-class FunctionNames(FunctionMode):
+class FunctionNames(FunctionCalls):
     """A function mode whose ``name`` is that of the running public function."""
 
     def __init__(self):
         super().__init__()
         self.name = ""
 
-    def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        """Call ``function``, and note its name meanwhile."""
-        kwargs = kwargs or {}
-        name = getattr(function, "__name__", "")
+    def called(self, name, function, args, kwargs):
+        """Call a function, and note its name meanwhile."""
         if name in ("__get__", "backward") or not name.isidentifier():
             return function(*args, **kwargs)
         before, self.name = self.name, name.strip("_") if name.startswith("__") else name
         try:
             if function in _UNSPECIFIC:
-                with self:
-                    return without_mode_checks(function)(*args, **kwargs)
+                return self.opened(function, args, kwargs)
             return function(*args, **kwargs)
         finally:
             self.name = before
 
 
-class StepMode(DispatchMode):
-    """A dispatch mode that knows whether it is active.
-
-    Attributes:
-        is_entered: whether it is.
-    """
-
-    is_entered = False
-
-    def __enter__(self):
-        self.is_entered = True
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        self.is_entered = False
-        return super().__exit__(*error)
-
-
-class OpRecorder(StepMode):
+class OpRecorder(OperationCalls):
     """A dispatch mode that records the operations of one step.
 
     Args:
@@ -94,9 +73,8 @@ class OpRecorder(StepMode):
         self._nodes = {}  # sequence number of an autograd node -> index of the operation that made it
         self._next_node = next_sequence_number()
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Call the operation and record it."""
-        kwargs = kwargs or {}
+    def called(self, func, args, kwargs):
+        """Call an operation and record it."""
         line, is_bookkeeping = _script_line()
         inputs = []
         if is_bookkeeping and autograd_node() is None:

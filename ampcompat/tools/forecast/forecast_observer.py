@@ -97,13 +97,13 @@ class ForecastObserver(Observer):
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
         self._stated.record(self._patches)
-        self._calls.__enter__()
+        self._calls.start()
         self._begin()
         return self
 
     def __exit__(self, *error):
         self._end()
-        self._calls.__exit__(*error)
+        self._calls.stop()
         self._patches.undo()
 
     # -- what the session and the recorder tell ------------------------------------------------------------------------

@@ -5,18 +5,15 @@ of a tensor create no new value: the result of ``view`` is the value of its inpu
 referenced weakly, so the record of a step does not keep its memory allocated.
 """
 
-import contextlib
-import os
 import weakref
 from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
 from ...support.nested import floating_tensors
 from ...support.patching import PatchStack
-from ...support.torch_compat.thread_context import FunctionMode
+from ...trace.calls import FunctionCalls
 from ...trace.hooks import before_call
 from ...trace.places import OUTSIDE, ModuleStack, OpPlace
 from . import norm_inputs
@@ -71,7 +68,7 @@ class RecordedStep(NamedTuple):
     losses: List[int]
 
 
-class OpCalls(FunctionMode):
+class OpCalls(FunctionCalls):
     """A function mode that records steps from ``begin`` to ``end``; otherwise it only forwards calls.
 
     Args:
@@ -84,7 +81,6 @@ class OpCalls(FunctionMode):
         super().__init__()
         self._on_value, self._on_detail = on_value, on_detail
         self._is_on = self.is_paused = False
-        self._process = os.getpid()  # a forked worker inherits the mode
         self._modules = ModuleStack(self._forget_like, self._add_tensors)
         self._hooks = PatchStack()  # of the step
         self._reset()
@@ -150,17 +146,10 @@ class OpCalls(FunctionMode):
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        """Call ``function``, and record it while a step is recorded."""
-        kwargs = kwargs or {}
-        if (
-            not self._is_on
-            or self.is_paused
-            or os.getpid() != self._process
-            or not (torch.is_grad_enabled() or self._modules.is_training)
-        ):
+    def called(self, name, function, args, kwargs):
+        """Call a function, and record it while a step is recorded."""
+        if not self._is_on or self.is_paused or not (torch.is_grad_enabled() or self._modules.is_training):
             return function(*args, **kwargs)
-        name = getattr(function, "__name__", "")
         if name == "__get__":
             name = function.__self__.__name__
             if name == "dtype" and args[0].is_floating_point():
@@ -171,18 +160,12 @@ class OpCalls(FunctionMode):
         if name in _VIEWS:
             return self._viewed(function, args, kwargs)
         if function in _COMPOSED:
-            with self._within(name):
-                return without_mode_checks(function)(*args, **kwargs)
+            before, self._outer = self._outer, name
+            try:
+                return self.opened(function, args, kwargs)
+            finally:
+                self._outer = before
         return self._called(name, function, args, kwargs)
-
-    @contextlib.contextmanager
-    def _within(self, name):
-        before, self._outer = self._outer, name
-        try:
-            with self:
-                yield
-        finally:
-            self._outer = before
 
     def _viewed(self, function, args, kwargs):
         result = function(*args, **kwargs)

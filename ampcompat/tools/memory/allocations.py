@@ -1,18 +1,16 @@
 """Track the storages of all tensors that operations return, in forward and backward, with a dispatch mode."""
 
 import functools
-import os
 
 import torch
 
 from ...support.nested import tensors_in
 from ...support.patching import PatchStack
-from ...support.torch_compat import fake_tensors
-from ...support.torch_compat.thread_context import DispatchMode
+from ...trace.calls import OperationCalls
 from .storages import StorageTable, allocated, storages_in
 
 
-class AllocationTracker(DispatchMode):
+class AllocationTracker(OperationCalls):
     """A context manager that records the storages made inside it, and calls back when their bytes exceed ``limit``.
 
     Memory that a kernel allocates and frees before it returns is not recorded; only the allocator knows about it.
@@ -41,7 +39,6 @@ class AllocationTracker(DispatchMode):
         self.elsewhere = StorageTable()
         self._device_types = frozenset(device_types)
         self._made_outside = StorageTable()
-        self._process = os.getpid()
         self._cast = torch.ops.aten._to_copy.default
 
     @property
@@ -73,17 +70,11 @@ class AllocationTracker(DispatchMode):
         if self.max_bytes > self.limit:
             self._on_growth()
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def called(self, function, args, kwargs):
         """Run an operation and record the storages of its results."""
-        device = fake_tensors.answered_device(function, args)
-        if device is not None:
-            return device
-        kwargs = kwargs or {}
         result = function(*args, **kwargs)
-        # A data loader's worker that was forked inside the context inherits the mode; its tensors are not counted.
-        if os.getpid() == self._process:
-            self._add_results(function, result, args, kwargs)
-            self._check_growth()
+        self._add_results(function, result, args, kwargs)
+        self._check_growth()
         return result
 
     def _add_results(self, function, result, args, kwargs):

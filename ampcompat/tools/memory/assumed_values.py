@@ -11,12 +11,8 @@ import torch
 
 from ...engine.op_table.function_facts import having
 from ...support.nested import map_items, tensors_in
-from ...support.torch_compat import fake_tensors, features, thread_context
-
-if features.has_dispatch_modes():
-    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
-else:
-    _Mode = object
+from ...support.torch_compat import fake_tensors, thread_context
+from ...trace.calls import OperationCalls
 
 #: Boolean results are read as True (``all``, ``isfinite``), except for those of these operations.
 _FALSE = having("is_usually_false")
@@ -27,7 +23,7 @@ LARGEST = 1 << 20
 _UNINITIALIZED = having("is_uninitialized")
 
 
-class AssumedValues(_Mode):
+class AssumedValues(OperationCalls):
     """A context manager in which ``item()`` of a fake tensor is 1, a known integer, or as in a finite step.
 
     Attributes:
@@ -49,17 +45,14 @@ class AssumedValues(_Mode):
         self._loses_versions = fake_tensors.loses_versions()
         self._written_lists = {}  # function -> places of the lists of tensors that it writes
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def called(self, function, args, kwargs):
         """Run an operation; supply a value if an unknown one is read."""
-        device = fake_tensors.answered_device(function, args)
-        if device is not None:
-            return device
         if function is torch.ops.aten._local_scalar_dense.default:
             known = self._known.value_of(args[0])
             if known is not None:
                 return known
         try:
-            result = function(*args, **(kwargs or {}))
+            result = function(*args, **kwargs)
         except self._no_value:
             if function is torch.ops.aten._local_scalar_dense.default:
                 return self._value_of(args[0])
@@ -74,7 +67,7 @@ class AssumedValues(_Mode):
             self._count_versions(function, args)
         if self.integers_read and isinstance(result, torch.Tensor) and not result.numel():
             self.has_emptied = True
-        self._known.compute(function, args, kwargs or {}, result)
+        self._known.compute(function, args, kwargs, result)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
             if function.__name__.partition(".")[0] in _FALSE:
                 self._false[result] = True

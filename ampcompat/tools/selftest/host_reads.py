@@ -6,6 +6,7 @@ import torch
 
 from ... import amp
 from ...support.torch_compat import features
+from ...trace.calls import OperationCalls
 from .networks import Classifier, images
 from .results import NOT_RUN, CheckResult
 from .training import INIT_SCALE, REPORT, Setting, first_line, iterate
@@ -21,19 +22,26 @@ def host_reads(device, step):
         return _cuda_synchronizations(step)
     if not features.has_dispatch_modes():
         return None
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    calls = []
-
-    class Reads(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function is torch.ops.aten._local_scalar_dense.default:
-                calls.append(function)
-            return function(*args, **(kwargs or {}))
-
-    with Reads():
+    with Reads() as reads:
         step()
-    return len(calls)
+    return reads.count
+
+
+class Reads(OperationCalls):
+    """Counts the reads of single values.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def called(self, function, args, kwargs):
+        """Call an operation, and count it if it is a read."""
+        self.count += function is torch.ops.aten._local_scalar_dense.default
+        return function(*args, **kwargs)
 
 
 def _cuda_synchronizations(step):

@@ -6,19 +6,18 @@ with the inputs that they actually get.
 """
 
 import functools
-import os
 import threading
 from typing import Any, NamedTuple, Tuple
 
 import torch
 
 from ...engine.casting import emulated_half_arithmetic, torch_compile, wrappers
-from ...engine.casting.emulated_half_models import without_mode_checks
 from ...engine.op_table.function_facts import functional, having
 from ...support.nested import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
-from ...support.torch_compat import thread_context
+from ...support.torch_compat.thread_context import autograd_node
+from ...trace.calls import FunctionCalls
 
 #: Functions that are not counted.
 _NOT_COUNTED = having("is_view") | having("changes_dtype") | having("is_outside_forward")
@@ -42,7 +41,7 @@ class CallKind(NamedTuple):
     place: Any
 
 
-class OpCounter(thread_context.FunctionMode):
+class OpCounter(FunctionCalls):
     """Counts calls in this thread between ``start`` and ``stop``, without those of autograd's backward pass.
 
     Args:
@@ -63,28 +62,28 @@ class OpCounter(thread_context.FunctionMode):
         self._rows = 0  # calls of functions of the op table so far
         self._emulated_in = None
         self._patches = PatchStack()
-        self._owner = None
+        self._thread = None
 
     def start(self):
         """Count calls in this thread. Call it before the casts are opened."""
-        self._owner = os.getpid(), threading.get_ident()
+        self._thread = threading.get_ident()
         wrappers.around.append(self._around)
         self._patches.defer(wrappers.around.remove, self._around)
         emulated = emulated_half_arithmetic.EmulatedCall
         self._patches.set(emulated, "computed", self._noting_emulation(emulated.computed))
-        thread_context.add_function_mode(self)
-        self._patches.defer(thread_context.remove_function_mode, self)
+        super().start()
+        self._patches.defer(super().stop)
 
     def stop(self):
         """Stop counting; wrappers that are still open only forward calls."""
-        self._owner = None
+        self._thread = None
         self._patches.undo()
 
     def _is_counting(self):
         """Return whether a call is counted now; recomputation by a checkpoint in a backward pass is not."""
-        if self.is_paused or self._owner != (os.getpid(), threading.get_ident()):
-            return False  # a forked worker inherits the mode
-        return thread_context.autograd_node() is None
+        if self.is_paused or self._thread != threading.get_ident() or not self.is_in_own_process():
+            return False
+        return autograd_node() is None
 
     # -- functions of the op table -------------------------------------------------------------------------------------
 
@@ -129,12 +128,8 @@ class OpCounter(thread_context.FunctionMode):
 
     # -- all functions -------------------------------------------------------------------------------------------------
 
-    def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        """Call ``function``, and count it."""
-        kwargs = kwargs or {}
-        if torch_compile.is_compiling():  # first: a compiler traces this too
-            return function(*args, **kwargs)
-        name = getattr(function, "__name__", "")
+    def called(self, name, function, args, kwargs):
+        """Call a function, and count it."""
         if name == "__get__" or name in _NOT_COUNTED or not self._is_counting():
             return function(*args, **kwargs)
         if self._calls_of_row is not None:
@@ -145,8 +140,7 @@ class OpCounter(thread_context.FunctionMode):
         if is_bookkeeping():
             return function(*args, **kwargs)
         if function in _COMPOSED:
-            with self:
-                return without_mode_checks(function)(*args, **kwargs)
+            return self.opened(function, args, kwargs)
         rows = self._rows
         result = function(*args, **kwargs)
         if rows == self._rows:  # for a Python function, the functions of the op table that it calls are counted

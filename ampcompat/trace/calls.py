@@ -1,0 +1,78 @@
+"""The calls of torch's functions, and of its operations below autograd: the two modes that observers are based on."""
+
+import os
+
+from ..engine.casting import torch_compile
+from ..engine.casting.emulated_half_models import without_mode_checks
+from ..support.torch_compat import fake_tensors, thread_context
+
+
+class FunctionCalls(thread_context.FunctionMode):
+    """A function mode that gets the calls of torch's public functions in this thread, between ``start`` and ``stop``.
+
+    Subclasses define ``called(name, function, args, kwargs)``, which calls the function and returns its result. Neither
+    forked workers, which inherit the mode, nor compilers, which trace it, call it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._process = os.getpid()
+
+    def is_in_own_process(self):
+        """Return whether this is the process that made the mode, not a forked one."""
+        return os.getpid() == self._process
+
+    def start(self):
+        """Get calls, outside of all other modes."""
+        thread_context.add_function_mode(self)
+
+    def stop(self):
+        """Get no more calls."""
+        thread_context.remove_function_mode(self)
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call ``function`` by ``called``."""
+        kwargs = kwargs or {}
+        if torch_compile.is_compiling() or not self.is_in_own_process():  # the compiler first: it traces this
+            return function(*args, **kwargs)
+        return self.called(getattr(function, "__name__", ""), function, args, kwargs)
+
+    def opened(self, function, args, kwargs):
+        """Call a function of torch that calls others, and get their calls."""
+        with self:
+            return without_mode_checks(function)(*args, **kwargs)
+
+
+class OperationCalls(thread_context.DispatchMode):
+    """A dispatch mode that gets the operations of this thread, those of backward passes included; a context manager.
+
+    Subclasses define ``called(function, args, kwargs)``, which calls the operation and returns its result. In forked
+    workers, which inherit the mode, it is not called.
+
+    Attributes:
+        is_entered: whether the context is entered.
+    """
+
+    is_entered = False
+
+    def __init__(self):
+        super().__init__()
+        self._process = os.getpid()
+
+    def __enter__(self):
+        self.is_entered = True
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.is_entered = False
+        return super().__exit__(*error)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        """Call an operation by ``called``."""
+        kwargs = kwargs or {}
+        device = fake_tensors.answered_device(function, args)
+        if device is not None:
+            return device
+        if os.getpid() != self._process:
+            return function(*args, **kwargs)
+        return self.called(function, args, kwargs)
