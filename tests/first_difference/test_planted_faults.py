@@ -211,3 +211,9 @@ def test_the_same_weights_and_random_numbers_begin_the_step(monkeypatch):
     found = compared(body(lambda x, w: F.dropout(x * w, 0.5)), "O3", monkeypatch)
     inherited = {(each["module"], each["op"]): each["inherited"] for each in found["largest"]}
     assert found["first"] is None and inherited["first", "linear"] < 1.0
+
+
+def test_batches_come_from_a_data_loader_which_names_regions_for_the_profiler(monkeypatch):
+    loader = torch.utils.data.DataLoader(torch.zeros(16), 16)
+    found = compared(body(tanh), "O2", monkeypatch, batch=lambda: len(next(iter(loader))))
+    assert found["first"] is found["parted"] is None and found["checked"] > 5

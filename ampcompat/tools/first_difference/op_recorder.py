@@ -79,7 +79,8 @@ class OpRecorder(OperationCalls):
         inputs = []
         if is_bookkeeping and autograd_node() is None:
             self.end_pass()
-        if self.is_paused or is_bookkeeping or func is torch.ops.aten._local_scalar_dense.default:
+        is_left_out = func is torch.ops.aten._local_scalar_dense.default or func.namespace == "profiler"
+        if self.is_paused or is_bookkeeping or is_left_out:
             self._next_node = next_sequence_number()
             result = func(*args, **kwargs)
             self._written(func, args, kwargs)
