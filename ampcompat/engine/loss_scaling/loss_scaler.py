@@ -133,6 +133,8 @@ class LossScaler(ApexNames):
     def unscale_(self, groups, scale):
         """Divide gradients by ``scale`` in place; record whether one was inf or nan, if this scaler checks.
 
+        The graph of ``backward(create_graph=True)`` has the division too: optimizers may differentiate gradients.
+
         Args:
             groups: lists of dense floating tensors, of one device and dtype each (``tensor_lists.grouped``).
             scale: what the loss was multiplied by: a float, or a tensor of shape ().
@@ -144,6 +146,11 @@ class LossScaler(ApexNames):
 
     def _unscale_in_place(self, groups, scale):
         factor = 1.0 / scale
+        if any([grad.requires_grad for alike in groups for grad in alike]):
+            with torch.enable_grad():
+                for grad in [grad for alike in groups for grad in alike]:
+                    grad.mul_(factor)
+            groups, factor = [[grad.detach() for grad in alike] for alike in groups], 1.0
         if not self.checks_overflow:
             tensor_lists.multiply_(groups, factor)
             return
