@@ -1,6 +1,6 @@
 """Is the first wrong operation named? Each case of ``first_difference_cases.py`` is run in float32 and at its level.
 
-    python benchmarks/first_difference.py [--cases NAME …] [--healthy | --faults] [--overhead]
+    python benchmarks/first_difference.py [--cases NAME …] [--healthy | --faults] [--overhead] [--verbose]
 
 A row has the fault, the level, and what is named: its module, op and direction, with ``right`` where they are the
 planted ones, and ``op only``, ``module only``, ``other`` or ``nothing`` otherwise. In healthy runs nothing is to be
@@ -9,7 +9,6 @@ of the faults are named, or anything is in a healthy run. ``--overhead`` prints 
 both runs over that of the same runs without a record.
 """
 
-import argparse
 import collections
 import contextlib
 import json
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 
-import ab_machine
+import bench
 import first_difference_cases as cases
 import torch
 
@@ -33,49 +32,31 @@ WANTED = 90
 
 def main():
     """Print a row per case and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--healthy", action="store_true", help="only healthy runs")
-    parser.add_argument("--faults", action="store_true", help="only faults")
-    parser.add_argument("--overhead", action="store_true", help="measure times instead")
-    parser.add_argument("--verbose", action="store_true", help="print all that is known")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    options = parser.parse_args()
-    cases.DEVICE[0] = options.device
+    stated = bench.options(__doc__, cases=[], healthy=False, faults=False, overhead=False, verbose=False, device="cpu")
+    cases.DEVICE[0] = stated.device
     torch.set_num_threads(1)
-    if options.overhead:
-        return overhead([case for case in cases.HEALTHY if not options.cases or case.name in options.cases])
+    healthy, faults = ([case for case in kind if not stated.cases or case.name in stated.cases]
+                       for kind in (cases.HEALTHY, cases.FAULTS))  # fmt: skip
+    if stated.overhead:
+        return overhead(healthy)
     begin, counts, claims = time.time(), collections.Counter(), 0
-    print("| kind | case | level | named | |\n|---|---|---|---|---|")
-    for case in [] if options.healthy else cases.FAULTS:
-        if not options.cases or case.name in options.cases:
-            try:
-                found = first_difference(case)
-            except RuntimeError as error:
-                print(case.name, str(error)[-700:])
-                continue
+    bench.heading("kind", "case", "level", "named", "")
+    for case in ([] if stated.healthy else faults) + ([] if stated.faults else healthy):
+        found = first_difference(case)
+        if case.kind == "healthy":
+            claims += found["first"] is not None
+            mark = "" if found["parted"] is None else "parted: " + found["parted"]["told"]
+        else:
             mark = judged(found["first"], case)
             counts[mark] += 1
-            print(f"| {case.kind} | {case.name} | {case.level} | {described(found['first'])} | {mark} |", flush=True)
-            show(options, found)
-    for case in [] if options.faults else cases.HEALTHY:
-        if not options.cases or case.name in options.cases:
-            found = first_difference(case)
-            claims += found["first"] is not None
-            part = "" if found["parted"] is None else "parted: " + found["parted"]["told"]
-            print(f"| healthy | {case.name} | {case.level} | {described(found['first'])} | {part} |", flush=True)
-            show(options, found)
+        bench.row(case.kind, case.name, case.level, described(found["first"]), mark)
+        if stated.verbose:
+            for name in ("first", "parted", "checked", "unchecked"):
+                print("   ", name, found[name])
     total = sum(counts.values())
     print(f"\nnamed: {counts['right']} of {total} faults. Claims in healthy runs: {claims}.", dict(counts))
-    print(f"{time.time() - begin:.0f} s. {ab_machine.describe()}")
+    print(f"{time.time() - begin:.0f} s. {bench.machine()}")
     return 0 if claims == 0 and counts["right"] * 100 >= WANTED * total else 1
-
-
-def show(options, found):
-    """Print what is known of a case."""
-    if options.verbose:
-        for name in ("first", "parted", "checked", "unchecked"):
-            print("   ", name, found[name])
 
 
 def described(first):
@@ -102,42 +83,38 @@ def first_difference(case):
     Raises:
         RuntimeError: a run failed, with its traceback.
     """
-    cases._level[0] = case.level
     with tempfile.TemporaryDirectory() as folder:
         run_once(case, "O0", "reference", folder)
-        with cases.compared(), contextlib.ExitStack() as stack:
-            if getattr(case, "plant", None) is not None:
-                stack.enter_context(case.plant())
+        with cases.compared(case.level), case.plant() if case.plant else contextlib.nullcontext():
             return run_once(case, case.level, "compared", folder)
 
 
 def overhead(chosen, rounds=1):
     """Print the CPU time of two runs with records and their comparison over that without; always return 0."""
-    print("| case | level | two runs of two steps | recorded and compared | ratio |\n|---|---|---|---|---|")
+    bench.heading("case", "level", "two runs of two steps", "recorded and compared", "ratio")
     ratios, extras = [], []
     for case in chosen:
-        seconds = {False: [], True: []}
-        for number in range(2 * rounds + 2):
-            is_recorded = number % 2 == 1
-            start = time.process_time()
-            if is_recorded:
-                first_difference(case)
-            else:
-                cases._level[0] = case.level
-                plain_run(case, "O0")
-                with cases.compared():
-                    plain_run(case, case.level)
-            seconds[is_recorded].append(time.process_time() - start)
-        plain, recorded = [statistics.median(seconds[each][1:]) for each in (False, True)]
+
+        def plain(case=case):
+            plain_run(case, "O0")
+            with cases.compared(case.level):
+                plain_run(case, case.level)
+
+        found = bench.interleaved(
+            {
+                "plain": lambda plain=plain: bench.seconds(plain, clock=time.process_time),
+                "recorded": lambda case=case: bench.seconds(lambda: first_difference(case), clock=time.process_time),
+            },
+            rounds,
+            warm_up=1,
+        )
+        plain, recorded = (statistics.median(times) for times in found.values())
         ratios.append(recorded / plain)
         extras.append(recorded - plain)
-        print(
-            f"| {case.name} | {case.level} | {plain * 1e3:.0f} ms | {recorded * 1e3:.0f} ms | {ratios[-1]:.1f} |",
-            flush=True,
-        )
+        bench.row(case.name, case.level, f"{plain * 1e3:.0f} ms", f"{recorded * 1e3:.0f} ms", f"{ratios[-1]:.1f}")
     print(
         f"\nmedian ratio {statistics.median(ratios):.1f}; additional time {statistics.median(extras):.2f} s, "
-        f"at most {max(extras):.2f} s. {ab_machine.describe()}"
+        f"at most {max(extras):.2f} s. {bench.machine()}"
     )
     return 0
 

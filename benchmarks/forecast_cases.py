@@ -1,152 +1,99 @@
 """Small trainings for ``forecasts.py``: planted causes why half precision fails, and healthy networks of every kind.
 
-A case is a class with what differs from a plain regression: ``function`` or ``body`` (between ``embed`` and ``head``),
-or ``model``; ``inputs``, ``targets``; ``loss``; ``optimizer``; ``options`` of ``amp.initialize``. ``module`` is the one
-to be named where a level fails, or None where the case plants no fault in one. The cases in the last part are held out:
-they were written when the forecast's constants had been chosen with the others.
+A row has its name, the module to be named where a level fails (None where no fault is planted in a module), and what
+differs from a plain regression: ``function`` of the values between ``embed`` and ``head``, or ``body``, or ``model``;
+``change`` of the new model; ``inputs``, ``targets``; ``loss``, which the model computes where it is ``inner_loss``;
+``rate`` and ``momentum``, or ``optimizer``; ``options`` of ``amp.initialize``. The cases of ``HELD_OUT`` were written
+when the forecast's constants had been chosen with the others.
 """
 
+import dataclasses
+import functools
 import math
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from trainings import Body, Module, Net, Training
 
-from ampcompat import amp
-
-STEPS = 50
 WIDTH, FEATURES, BATCH = 32, 8, 32
 
-CASES = []
+SGD, Linear, Sequential = torch.optim.SGD, nn.Linear, nn.Sequential
+mse, relu, tanh, softmax = F.mse_loss, torch.relu, torch.tanh, torch.softmax
 
 
-def case(kind):
-    """Add a class to the list of cases."""
-    CASES.append(kind)
-    return kind
+def noise():
+    """Return features from the normal distribution."""
+    return torch.randn(BATCH, FEATURES)
 
 
-def held_out(kind):
-    """Add a class to the list of cases, as one that is held out."""
-    kind.held_out = True
-    return case(kind)
+def wave(x):
+    """Return the targets of a regression: the sine of a sum, and a feature."""
+    return torch.sin(x.sum(1, keepdim=True)) + x[:, :1]
 
 
-class Body(nn.Module):
-    """A module whose forward is a function of its input and its weight, a vector of ones."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x * self.weight)
+def quadrant(x):
+    """Return the targets of a classification: the quadrant of two features."""
+    return (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0).long()
 
 
-class Net(nn.Module):
-    """A linear layer, a body and another linear layer."""
+def case(
+    name, module=None, *, function=relu, body=None, model=None, change=None, outputs=1, inputs=noise, targets=wave,
+    loss=mse, inner_loss=None, rate=0.05, momentum=0.0, optimizer=None, options=None,
+):  # fmt: skip
+    """Return a training: the plain regression by SGD where nothing else is given."""
 
-    def __init__(self, body, outputs=1):
-        super().__init__()
-        self.embed, self.body, self.head = nn.Linear(FEATURES, WIDTH), body, nn.Linear(WIDTH, outputs)
-
-    def forward(self, x):
-        return self.head(self.body(self.embed(x)))
-
-
-class Plain:
-    """The healthy regression that the cases change: y = sin of a sum, learned by SGD."""
-
-    module = None
-    held_out = False
-    outputs = 1
-    rate = 0.05
-    momentum = 0.0
-    options = {}
-
-    def function(self, x):
-        return torch.relu(x)
-
-    def body(self):
-        return Body(self.function)
-
-    def model(self):
-        return Net(self.body(), self.outputs)
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=self.rate, momentum=self.momentum)
-
-    def inputs(self):
-        return torch.randn(BATCH, FEATURES)
-
-    def targets(self, x):
-        return torch.sin(x.sum(1, keepdim=True)) + x[:, :1]
-
-    def batch(self):
-        x = self.inputs()
-        return x, self.targets(x)
-
-    def loss(self, output, target):
-        return F.mse_loss(output, target)
-
-    def train(self, level=None):
-        """Train, as a script for Apex does; the level is forced from outside."""
-        model = self.model()
-        optimizer = self.optimizer(model.parameters())
-        model, optimizer = amp.initialize(model, optimizer, opt_level="O1", verbosity=0, **self.options)
-        for _ in range(STEPS):
-            x, target = self.batch()
-            optimizer.zero_grad()
-            loss = self.loss(model(x), target)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-
-
-class Classified(Plain):
-    """The healthy classification: the quadrant of two features."""
-
-    outputs = 4
-    rate = 0.2
-
-    def targets(self, x):
-        return (x[:, 0] > 0).long() * 2 + (x[:, 1] > 0).long()
-
-    def loss(self, output, target):
-        return F.cross_entropy(output, target)
-
-
-# -- values too large --------------------------------------------------------------------------------------------------
-
-
-@case
-class ActivationOverflows(Plain):
-    """Activations of 1e5, scaled back in the same module."""
-
-    module = "body"
-
-    def function(self, x):
-        return torch.relu(x * 1e5) / 1e5
-
-
-@case
-class LargeWeightsBeforeNorm(Plain):
-    """Outputs of 1e6 from a layer with large weights and inputs, before a layer norm."""
-
-    module = "embed"
-
-    def model(self):
-        net = Net(nn.Sequential(nn.LayerNorm(WIDTH), nn.ReLU()))
+    def new_model():
+        values = lambda x, step: function(x)  # noqa: E731
+        net = model() if model else Net(body() if body else Body(values, WIDTH), FEATURES, WIDTH, outputs)
         with torch.no_grad():
-            net.embed.weight.mul_(3e3)
-        return net
+            if change:
+                change(net)
+        return WithLoss(net, inner_loss) if inner_loss else net
 
-    def inputs(self):
-        return torch.randn(BATCH, FEATURES) * 300
+    def batch(_):
+        x = inputs()
+        return ((x, targets(x)), None) if inner_loss else ((x,), targets(x))
 
-    def targets(self, x):
-        return super().targets(x / 300)
+    return Training(
+        name,
+        modules=() if module is None else (module,),
+        model=new_model,
+        batch=batch,
+        loss=(lambda output, _: output) if inner_loss else loss,
+        optimizer=optimizer or (lambda params: SGD(params, lr=rate, momentum=momentum)),
+        steps=50,
+        options=options or {},
+    )
+
+
+classified = functools.partial(case, outputs=4, rate=0.2, targets=quadrant, loss=F.cross_entropy)
+binary = functools.partial(case, rate=0.2, targets=lambda x: (x[:, :1] > 0).float())
+
+
+# -- parts of rows -----------------------------------------------------------------------------------------------------
+
+
+class WithLoss(nn.Module):
+    """A model that returns its loss."""
+
+    def __init__(self, net, criterion):
+        super().__init__()
+        self.net, self.criterion = net, criterion
+
+    def forward(self, x, target):
+        return self.criterion(self.net(x), target)
+
+
+def scaled_loss(name, factor, **changes):
+    """Return a case whose loss is multiplied by a number, and its learning rate divided by it."""
+    loss = lambda output, target: mse(output, target) * factor  # noqa: E731
+    return case(name, loss=loss, optimizer=lambda params: SGD(params, lr=0.05 / factor), **changes)
+
+
+def layers(count):
+    """Return linear layers of WIDTH."""
+    return [Linear(WIDTH, WIDTH) for _ in range(count)]
 
 
 class Attention(nn.Module):
@@ -154,67 +101,47 @@ class Attention(nn.Module):
 
     def __init__(self, change=None, gain=1.0):
         super().__init__()
-        self.query, self.key, self.value = [nn.Linear(WIDTH, WIDTH) for _ in range(3)]
+        self.query, self.key, self.value = layers(3)
         self.change, self.gain = change, gain
 
     def forward(self, x):
         x = x.view(4, -1, WIDTH)
         scores = (self.query(x) * self.gain) @ self.key(x).transpose(1, 2) / math.sqrt(WIDTH)
-        weights = torch.softmax(scores if self.change is None else self.change(scores), -1)
+        weights = softmax(scores if self.change is None else self.change(scores), -1)
         return (x + weights @ self.value(x)).view(-1, WIDTH)
 
 
-@case
-class AttentionLogits(Plain):
-    """Scores of attention of 1e5, from large queries."""
+class MaskedInForward(Attention):
+    """Attention with a float32 mask that is made in forward."""
 
-    module = "body"
-
-    def body(self):
-        return Attention(gain=3e5)
-
-
-@case
-class PowersOfActivations(Plain):
-    """The fourth power of activations of about 20, scaled back."""
-
-    module = "body"
-
-    def function(self, x):
-        y = torch.tanh(x) * 20
-        y = y * y
-        return y * y / 160000
+    def forward(self, x):
+        x = x.view(4, -1, WIDTH)
+        mask = torch.triu(torch.full((x.shape[1], x.shape[1]), -1e9), 1)
+        weights = softmax(self.query(x) @ self.key(x).transpose(1, 2) / 6 + mask, -1)
+        return (x + torch.bmm(weights, self.value(x))).view(-1, WIDTH)
 
 
-@case
-class LongSum(Plain):
-    """A sum of 4096 numbers of 50 in half, divided afterwards."""
-
-    module = "body"
-
-    def function(self, x):
-        total = (torch.relu(x) * 50).unsqueeze(-1).expand(-1, -1, 4096).sum(-1)
-        return total / (4096 * 50)
+def upper(scores):
+    """Return a matrix with ones above the diagonal, like scores."""
+    return torch.ones_like(scores).triu(1)
 
 
-@case
-class VarianceByHand(Plain):
-    """A norm by hand whose squares are 1e5."""
+def masked(value):
+    """Return a function that makes an ``Attention`` whose scores are filled with a value above the diagonal."""
+    return lambda: Attention(lambda scores: scores.masked_fill(upper(scores) > 0, value))
 
-    module = "body"
 
-    def function(self, x):
-        y = x * 1000
-        y = y - y.mean(-1, keepdim=True)
-        return y / (y.pow(2).mean(-1, keepdim=True).sqrt() + 1e-3)
+def mask_added(value):
+    """Return a function that makes an ``Attention`` to whose scores a value is added above the diagonal."""
+    return lambda: Attention(lambda scores: scores + upper(scores) * value)
 
 
 class Recurrence(nn.Module):
-    """A linear recurrence of 12 steps, whose state grows by a factor each."""
+    """A linear recurrence of 12 steps, whose state is multiplied by a factor in each, and divided at the end."""
 
     def __init__(self, factor):
         super().__init__()
-        self.cell = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.cell = Linear(WIDTH, WIDTH, bias=False)
         self.factor = factor
         with torch.no_grad():
             self.cell.weight.copy_(torch.eye(WIDTH) * factor)
@@ -226,1607 +153,532 @@ class Recurrence(nn.Module):
         return state / self.factor**12
 
 
-@case
-class ExplodingRecurrence(Plain):
-    """A state that grows by 3 in each of 12 steps, and is divided at the end."""
-
-    module = "body.cell"
-    rate = 0.005
-
-    def body(self):
-        return Recurrence(3.0)
-
-
-@case
-class HealthyRecurrence(Plain):
-    """A state that keeps its size."""
-
-    rate = 0.002
-
-    def body(self):
-        return Recurrence(1.0)
-
-
-@case
-class CumulativeSum(Plain):
-    """A cumulative sum of 1e5 in the end, then a difference."""
-
-    module = "body"
-    rate = 0.01
-
-    def function(self, x):
-        y = torch.cumsum(torch.sigmoid(x) * 1e4, -1)
-        return (y[:, -1:] - y) / 1e5 + x
-
-
-@case
-class UnscaledInputs(Plain):
-    """Features of 1e5 into a layer with small weights."""
-
-    module = "embed"
-    scale = 1e5
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.embed.weight.div_(self.scale)
-        return net
-
-    def optimizer(self, params):
-        params = list(params)
-        return torch.optim.SGD([{"params": params[:1], "lr": 0.0}, {"params": params[1:]}], lr=self.rate)
-
-    def inputs(self):
-        return torch.randn(BATCH, FEATURES) * self.scale
-
-    def targets(self, x):
-        return super().targets(x / self.scale)
-
-
-@case
-class InputsBeforeNorm(UnscaledInputs):
-    """Features of 1e5 into a batch norm: fine where the function decides, not where the inputs are cast."""
-
-    module = "0"
-    rate = 0.05
-
-    def model(self):
-        return nn.Sequential(nn.BatchNorm1d(FEATURES), Net(self.body()))
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=self.rate)
-
-
-@case
-class ExpInModel(Plain):
-    """exp of about 12, scaled afterwards."""
-
-    module = "body"
-    rate = 0.02
-
-    def function(self, x):
-        return torch.exp(torch.tanh(x) + 12) / 4e5
-
-
-@case
-class MaskedByMinusBillion(Plain):
-    """Scores masked by -1e9, which float16 cannot hold."""
-
-    module = "body"
-
-    def body(self):
-        return Attention(lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e9))
-
-
-@case
-class MaskedByMinusInfinity(Plain):
-    """Scores masked by -inf: healthy."""
-
-    def body(self):
-        return Attention(lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, float("-inf")))
-
-
-@case
-class MaskAdded(Plain):
-    """Scores to which -1e4 is added: healthy."""
-
-    def body(self):
-        return Attention(lambda scores: scores + torch.ones_like(scores).triu(1) * -1e4)
-
-
-@case
-class MaskOfMinusBillionAdded(Plain):
-    """Scores to which -1e9 is added: -inf in float16, and 0 after the softmax: healthy."""
-
-    def body(self):
-        return Attention(lambda scores: scores + torch.ones_like(scores).triu(1) * -1e9)
-
-
-@case
-class SaturatedTanh(Plain):
-    """1e6 before a tanh: inf there is 1 all the same. Beside it the signal."""
-
-    def function(self, x):
-        return torch.relu(x) + 0.1 * torch.tanh(x.detach().sign() * 1e3 * 1e3)
-
-
-@case
-class NegativeBeforeRelu(Plain):
-    """-1e6 before a relu: 0 all the same."""
-
-    def function(self, x):
-        y = torch.cat([x[:, :16], x[:, 16:].abs() * -1e6 - 1e6], -1)
-        return torch.relu(y)
-
-
-@case
-class LargeTargets(Plain):
-    """Outputs and targets of 1e5."""
-
-    module = "head"
-    rate = 1e-2
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(1e5)
-        return net
-
-    def targets(self, x):
-        return super().targets(x) * 100 + 1e5
-
-    def loss(self, output, target):
-        return F.mse_loss(output, target) * 1e-4
-
-
-@case
-class LargeCosines(Plain):
-    """A softmax with a temperature of 1e-5."""
-
-    module = "body"
-    rate = 0.02
-
-    def function(self, x):
-        y = torch.tanh(x)
-        return torch.softmax(y.detach() / 1e-5, -1) + torch.relu(x)
-
-
-@case
-class LargeLogits(Classified):
-    """Logits of 1e5 from the last layer, divided in the loss."""
-
-    module = "head"
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.weight.mul_(1e6)
-        return net
-
-    def optimizer(self, params):
-        return torch.optim.SGD(list(params)[:3], lr=self.rate)
-
-    def loss(self, output, target):
-        return F.cross_entropy(output / 1e6, target)
-
-
-@case
-class BatchOfOutliers(Plain):
-    """One row in each batch has features of 1e6, which a clamp in the model limits after the first layer."""
-
-    module = "embed"
-
-    def function(self, x):
-        return torch.relu(x.clamp(-4, 4))
-
-    rate = 0.02
-
-    def optimizer(self, params):
-        params = list(params)
-        return torch.optim.SGD(params[2:], lr=self.rate)
-
-    def inputs(self):
-        x = super().inputs()
-        x[0] *= 1e6
-        return x
-
-    def targets(self, x):
-        return super().targets(x.clamp(-1, 1))
-
-
-# -- gradients ---------------------------------------------------------------------------------------------------------
-
-
-class ScaledLoss(Plain):
-    """The loss times a number, and the learning rate divided by it."""
-
-    factor = 1.0
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=self.rate / self.factor)
-
-    def loss(self, output, target):
-        return super().loss(output, target) * self.factor
-
-
-@case
-class TinyGradients(ScaledLoss):
-    """Gradients of 1e-9: lost without a loss scale."""
-
-    factor = 1e-8
-
-
-@case
-class TinierGradients(ScaledLoss):
-    """Gradients of 1e-15: lost at the first dynamic scale too."""
-
-    factor = 1e-15
-
-
-@case
-class SmallGradients(ScaledLoss):
-    """Gradients of 1e-4: healthy."""
-
-    factor = 1e-3
-
-
-@case
-class LargeGradients(ScaledLoss):
-    """Gradients of 1e5: a dynamic scale finds its way, a static one of 1 does not."""
-
-    factor = 3e5
-
-
-@case
-class HugeGradients(ScaledLoss):
-    """Gradients of 1e12: a dynamic scale searches for longer than the run."""
-
-    factor = 1e13
-
-
-@case
-class StaticScaleTooLow(ScaledLoss):
-    """Gradients of 1e-9 with a static scale of 1."""
-
-    factor = 1e-8
-    options = {"loss_scale": 1.0}
-
-
-@case
-class StaticScaleTooHigh(Plain):
-    """Gradients of 1 with a static scale of 2**20."""
-
-    options = {"loss_scale": 2.0**20}
-
-
-@case
-class StaticScaleThatFits(Plain):
-    """A static scale of 128: healthy."""
-
-    options = {"loss_scale": 128.0}
-
-
-@case
-class MeanOverMany(Plain):
-    """A mean over 2**18 outputs, so that the gradient of each is 1e-7 and less."""
-
-    def targets(self, x):
-        return super().targets(x) * 0.1
-
-    def loss(self, output, target):
-        return F.mse_loss(output.expand(-1, 2**18 // BATCH), target.expand(-1, 2**18 // BATCH))
-
-
-@case
-class SmallBranch(Plain):
-    """A branch of 1e-6 of the signal: what becomes 0 there is not missed."""
-
-    def function(self, x):
-        return torch.relu(x) + 1e-6 * torch.tanh(x)
-
-
-@case
-class SignalMadeSmall(Plain):
-    """Activations of 1e-9, made large again by a norm."""
-
-    module = "body"
-
-    def function(self, x):
-        y = torch.relu(x) * 1e-9
-        return y * 1e9
-
-
-# -- updates -----------------------------------------------------------------------------------------------------------
-
-
-@case
-class LargeWeightsSmallUpdates(Plain):
-    """A bias of 1000 that moves by 0.1 per step, under half a unit of the last place."""
-
-    module = "head"
-    rate = 0.02
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(1000.0)
-        return net
-
-    def optimizer(self, params):
-        params = list(params)
-        return torch.optim.SGD([{"params": params[:-1], "lr": 0.0}, {"params": params[-1:]}], lr=self.rate)
-
-    def targets(self, x):
-        return super().targets(x) * 0.1 + 1006.0
-
-
-class Gain(nn.Module):
-    """A vector of weights of 1 that multiplies a large number."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((1,), 8.0))
+def own_state(first):
+    """Return a cell of three steps, whose first state is a function of its input."""
 
     def forward(self, x):
-        return x * self.weight
+        state = first(x)
+        for _ in range(3):
+            state = tanh(self.cell(torch.cat([x, state], -1)))
+        return state
+
+    return Module(forward, cell=Linear(2 * WIDTH, WIDTH))
 
 
-@case
-class SlowGain(Plain):
-    """A gain of 8 that moves by 1e-3 per step, of features about 100."""
-
-    module = "1"
-    rate = 2e-7
-
-    def model(self):
-        return nn.Sequential(nn.Identity(), Gain())
-
-    def inputs(self):
-        return torch.rand(BATCH, 1) * 50 + 50
-
-    def targets(self, x):
-        return x * 8.2
+def gain(value=8.0):
+    """Return a model that multiplies by a weight."""
+    module = Module(lambda self, x: x * self.weight)
+    module.weight = nn.Parameter(torch.full((1,), value))
+    return Sequential(nn.Identity(), module)
 
 
-@case
-class FastGain(SlowGain):
-    """The same gain with a large learning rate: healthy."""
-
-    module = None
-    rate = 2e-5
-
-    def targets(self, x):
-        return x * 12
+def last(kind):
+    """Return a recurrent layer, of whose outputs the last counts, before a linear layer."""
+    layer = Module(lambda self, x: self.layer(x)[0][:, -1], layer=kind(FEATURES, WIDTH, batch_first=True))
+    return Sequential(layer, Linear(WIDTH, 1))
 
 
-@case
-class Momentum(Plain):
-    """SGD with momentum: healthy."""
-
-    rate = 0.02
-    momentum = 0.9
+def residual():
+    """Return a residual block."""
+    return Module(lambda self, x: x + self.outer(relu(self.inner(x))), **dict(zip(("inner", "outer"), layers(2))))
 
 
-@case
-class SlowRate(Plain):
-    """A learning rate of 1e-6: no level makes progress, and none is worse."""
-
-    rate = 1e-6
-
-
-# -- epsilons ----------------------------------------------------------------------------------------------------------
-
-
-@case
-class AdamWithItsEpsilon(Plain):
-    """Adam's eps of 1e-8 is 0 in half weights."""
-
-    def optimizer(self, params):
-        return torch.optim.Adam(params, lr=1e-2)
+def expanding(factor):
+    """Return two linear layers, of which the first multiplies by some thousands and the second divides."""
+    module = Module(lambda self, x: self.down(relu(self.up(x))), **dict(zip(("up", "down"), layers(2))))
+    with torch.no_grad():
+        module.up.weight.mul_(factor)
+        module.down.weight.div_(factor)
+    return module
 
 
-@case
-class AdamWithLargeEpsilon(Plain):
-    """Adam with an eps of 1e-3 and gradients of 10."""
-
-    def optimizer(self, params):
-        return torch.optim.Adam(params, lr=1e-2, eps=1e-3)
-
-    def loss(self, output, target):
-        return super().loss(output, target) * 30
+def rows_of(function, **children):
+    """Return a module that applies a function to its input in four parts."""
+    return Module(lambda self, x: function(self, x.view(4, -1, WIDTH)).reshape(-1, WIDTH), **children)
 
 
-@case
-class RMSpropWithItsEpsilon(Plain):
-    """RMSprop's eps of 1e-8 is 0 in half weights."""
+def mixture():
+    """Return two branches mixed by a learned softmax."""
 
-    def optimizer(self, params):
-        return torch.optim.RMSprop(params, lr=1e-3)
+    def forward(self, x):
+        share = softmax(self.gate(x), -1)
+        return share[:, :1] * relu(self.left(x)) + share[:, 1:] * tanh(self.right(x))
 
-
-@case
-class AdagradWithItsEpsilon(Plain):
-    """Adagrad's eps of 1e-10 is 0 in half weights, as is the gradient of a dead unit."""
-
-    def optimizer(self, params):
-        return torch.optim.Adagrad(params, lr=1e-2)
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.embed.bias[:4] = -100.0
-        return net
+    gate = Linear(WIDTH, 2)
+    return Module(forward, gate=gate, **dict(zip(("left", "right"), layers(2))))
 
 
-class WithZeroRows(Plain):
-    """A batch in which some rows are 0."""
+def with_positions():
+    """Return a layer whose inputs have positions from arange beside them, in float32."""
 
-    module = "body"
+    def forward(self, x):
+        positions = torch.arange(x.shape[0]).unsqueeze(1) / x.shape[0]
+        return relu(self.layer(torch.cat([x, positions], -1)))
 
-    def inputs(self):
-        x = super().inputs()
+    return Module(forward, layer=Linear(WIDTH + 1, WIDTH))
+
+
+def fused_attention(x):
+    """Return x and its attention to itself."""
+    y = x.view(4, 1, -1, WIDTH)
+    return x + F.scaled_dot_product_attention(y, y, y).reshape(-1, WIDTH)
+
+
+def tied():
+    """Return one layer used twice."""
+    (layer,) = layers(1)
+    return Sequential(layer, nn.ReLU(), layer)
+
+
+def gate():
+    """Return a gate of eight channels."""
+    return Module(
+        lambda self, x: x * torch.sigmoid(self.up(relu(self.down(x.mean((2, 3))))))[:, :, None, None],
+        down=Linear(8, 4),
+        up=Linear(4, 8),
+    )
+
+
+def conv1d():
+    """Return a convolution, a group norm and a linear layer."""
+    return Sequential(nn.Conv1d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), Linear(64, 1))
+
+
+def images():
+    """Return images of 8 by 8."""
+    return torch.randn(BATCH, 1, 8, 8)
+
+
+def halves(x):
+    """Return the targets of images: whether each half is brighter than 0."""
+    return (x[:, 0, :4].mean((1, 2)) > 0).long() * 2 + (x[:, 0, 4:].mean((1, 2)) > 0).long()
+
+
+def of_images(name, *modules):
+    """Return a case that classifies images: a convolution with batch norm, other modules, and a linear layer."""
+    model = lambda: Sequential(  # noqa: E731
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), *[make() for make in modules], nn.Flatten(), Linear(32, 4)
+    )
+    return classified(name, model=model, inputs=images, targets=halves)
+
+
+def plain_net():
+    """Return the network of the plain regression."""
+    return Net(Body(lambda x, step: relu(x), WIDTH), FEATURES, WIDTH)
+
+
+def net_after(module):
+    """Return a function that makes the plain network after another module."""
+    return lambda: Sequential(module(), plain_net())
+
+
+def after_batch_norm(name, module, offset):
+    """Return a case whose features have an offset and a deviation of 1, with a batch norm first."""
+    return case(name, module, model=net_after(lambda: nn.BatchNorm1d(FEATURES)),
+                inputs=lambda: noise() + offset, targets=lambda x: wave(x - offset))  # fmt: skip
+
+
+def outliers():
+    """Return features of which the first row is a million times as large."""
+    x = noise()
+    x[0] *= 1e6
+    return x
+
+
+def zero_rows(name, module, function, rate=0.05):
+    """Return a case with a batch in which some rows are 0, and stay 0 up to the body."""
+
+    def inputs():
+        x = noise()
         x[:3] = 0
         return x
 
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.embed.bias.zero_()
-        return net
+    return case(name, module, function=function, inputs=inputs, change=lambda net: net.embed.bias.zero_(),
+                optimizer=lambda params: SGD(params[:1] + params[2:], lr=rate))  # fmt: skip
 
-    def optimizer(self, params):
-        named = list(params)
-        return torch.optim.SGD([each for each in named if each is not named[1]], lr=self.rate)
 
+def fourth_power(x):
+    """Return the fourth power of activations of about 20, scaled back."""
+    y = tanh(x) * 20
+    y = y * y
+    return y * y / 160000
 
-@case
-class RootMeanSquareByHand(WithZeroRows):
-    """x * rsqrt(mean(x**2) + 1e-8) of a row of zeros."""
 
-    def function(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-8)
+def cube(x):
+    """Return the cube of 100 in half, by multiplication, and activations."""
+    y = (tanh(x) * 100).to(x.dtype)
+    return y * y * y / 1e6 + relu(x)
 
 
-@case
-class RootMeanSquareWithLargeEpsilon(WithZeroRows):
-    """x * rsqrt(mean(x**2) + 1e-3) of a row of zeros: healthy."""
+def outer_product(x):
+    """Return an outer product of activations of 500, summed."""
+    y = tanh(x) * 500
+    return torch.bmm(y.unsqueeze(2), y.unsqueeze(1)).mean(2) / 2.5e5 + x
 
-    module = None
 
-    def function(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3)
+def bilinear(x):
+    """Return einsum of two activations of 400 over 32 units, and activations."""
+    y = tanh(x) * 400
+    return torch.einsum("bi,bj->bij", y, y).sum(-1) / 1e6 + relu(x)
 
 
-@case
-class DividedByNorm(WithZeroRows):
-    """x / (|x| + 1e-8) of a row of zeros."""
+def large_norm(x):
+    """Return values divided by the root of squares of 1e6, which are summed by hand."""
+    y = x * 1e3
+    return y / (y * y).sum(-1, keepdim=True).add(1.0).sqrt() * 3
 
-    rate = 0.02
 
-    def function(self, x):
-        return x / (x.abs().sum(-1, keepdim=True) + 1e-8)
+def root_of_mean(x):
+    """Return values divided by the root of a mean of squares of 600, by pow."""
+    y = tanh(x) * 600
+    return y / (torch.mean(torch.square(y), -1, keepdim=True) + 1).sqrt()
 
 
-@case
-class NormalizedRows(WithZeroRows):
-    """F.normalize, whose eps is 1e-12, of a row of zeros."""
-
-    def function(self, x):
-        return F.normalize(x, dim=-1) * 3
-
-
-@case
-class LogOfProbability(Classified):
-    """log(p + 1e-8) of probabilities that are 0 in float16, in the model."""
-
-    module = "body"
-    rate = 0.02
-
-    def function(self, x):
-        p = torch.softmax(x * 40, -1)
-        return torch.log(p + 1e-8) / 10
-
-
-@case
-class RootOfSmall(Plain):
-    """sqrt(relu(x) + 1e-12), whose derivative is infinite at 0."""
-
-    module = "body"
-
-    def function(self, x):
-        return torch.sqrt(torch.relu(x) * 0.5 + 1e-12)
-
-    rate = 1e-8
-
-
-@case
-class LayerNormWithTinyEpsilon(Plain):
-    """A layer norm with the eps of 1e-12 of BERT: computed in float32 inside, healthy."""
-
-    def body(self):
-        return nn.Sequential(nn.LayerNorm(WIDTH, eps=1e-12), nn.ReLU())
-
-
-@case
-class LayerNormWithLargeEpsilon(Plain):
-    """A layer norm with an eps of 1: healthy."""
-
-    def body(self):
-        return nn.Sequential(nn.LayerNorm(WIDTH, eps=1.0), nn.ReLU())
-
-
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-
-class ModelWithLoss(nn.Module):
-    """A model that returns its loss."""
-
-    def __init__(self, net, criterion):
-        super().__init__()
-        self.net, self.criterion = net, criterion
-
-    def forward(self, x, target):
-        return self.criterion(self.net(x), target)
-
-
-class LossInModel(Plain):
-    """A loss that the model computes."""
-
-    criterion = staticmethod(F.mse_loss)
-
-    def model(self):
-        return ModelWithLoss(super().model(), self.criterion)
-
-    def batch(self):
-        x = self.inputs()
-        return x, self.targets(x)
-
-    def train(self, level=None):
-        model = self.model()
-        optimizer = self.optimizer(model.parameters())
-        model, optimizer = amp.initialize(model, optimizer, opt_level="O1", verbosity=0, **self.options)
-        for _ in range(STEPS):
-            x, target = self.batch()
-            optimizer.zero_grad()
-            loss = model(x, target)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-
-
-@case
-class LossInHalf(LossInModel):
-    """A loss in half of differences about 1: healthy."""
-
-
-@case
-class SquaresInHalf(LossInModel):
-    """Differences of 1000, squared in half where the table does not decide."""
-
-    module = ""
-    rate = 1e-5
-
-    @staticmethod
-    def criterion(output, target):
-        return F.mse_loss(output, target * 1000) * 1e-3
-
-
-@case
-class SquaresByHand(LossInModel):
-    """Differences of 1000 between two half outputs, squared by multiplication."""
-
-    module = ""
-    rate = 1e-8
-
-    @staticmethod
-    def criterion(output, target):
-        difference = (output - output.flip(0) * 2) * 1000
-        return (difference * difference).mean() + (output.float() - target.float()).pow(2).mean()
-
-
-class BinaryClassified(Plain):
-    """Two classes."""
-
-    rate = 0.2
-
-    def targets(self, x):
-        return (x[:, :1] > 0).float()
-
-
-@case
-class BinaryCrossEntropy(BinaryClassified):
-    """binary_cross_entropy of a sigmoid, which O1 refuses."""
-
-    module = ""
-
-    def model(self):
-        return nn.Sequential(Net(self.body()), nn.Sigmoid())
-
-    def loss(self, output, target):
-        return F.binary_cross_entropy(output, target)
-
-
-@case
-class BinaryCrossEntropyWithLogits(BinaryClassified):
-    """The same from logits: healthy."""
-
-    def loss(self, output, target):
-        return F.binary_cross_entropy_with_logits(output, target)
-
-
-@case
-class Huber(Plain):
-    """A Huber loss: healthy."""
-
-    def loss(self, output, target):
-        return F.smooth_l1_loss(output, target)
-
-
-@case
-class Distilled(Classified):
-    """A divergence from a teacher at temperature 4: healthy."""
-
-    def targets(self, x):
-        return torch.softmax(x[:, :4] * 3, -1)
-
-    def loss(self, output, target):
-        return F.kl_div(F.log_softmax(output, -1), target, reduction="batchmean")
-
-
-# -- rounding ----------------------------------------------------------------------------------------------------------
-
-
-@case
-class OffsetOfInputs(Plain):
-    """Features of 30000 with a deviation of 1, into a layer norm."""
-
-    module = "0"
-    offset = 3e4
-
-    def model(self):
-        return nn.Sequential(nn.BatchNorm1d(FEATURES), Net(self.body()))
-
-    def inputs(self):
-        return torch.randn(BATCH, FEATURES) + self.offset
-
-    def targets(self, x):
-        return super().targets(x - self.offset)
-
-
-@case
-class SmallOffsetOfInputs(OffsetOfInputs):
-    """Features of 30 with a deviation of 1: healthy."""
-
-    module = None
-    offset = 30.0
-
-
-@case
-class OffsetWithin(Plain):
-    """A difference of two numbers of 10000 that are 1 apart."""
-
-    module = "body"
-
-    def function(self, x):
-        y = torch.relu(x) + 2e4
-        return y - 2e4
-
-
-@case
-class LargePhase(Plain):
-    """The sine of an angle of 10000."""
-
-    module = "body"
-    rate = 1e-2
-
-    def function(self, x):
-        angle = x.detach() * 2e4
-        return torch.sin(angle) * 0.3 + torch.relu(x)
-
-    def targets(self, x):
-        return x[:, :1] * 0.5
-
-
-@case
-class OffsetOfLogits(Classified):
-    """Logits of 20000 with differences of 1."""
-
-    module = "head"
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(2e4)
-        return net
-
-
-@case
-class OutputsNearOffset(Plain):
-    """Outputs of 5000 with deviations of 1."""
-
-    module = "head"
-    rate = 0.02
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(5e3)
-        return net
-
-    def targets(self, x):
-        return super().targets(x) + 5e3
-
-
-@case
-class OutputsNearSmallOffset(Plain):
-    """Outputs of 20 with deviations of 1: healthy."""
-
-    rate = 0.02
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(20.0)
-        return net
-
-    def targets(self, x):
-        return super().targets(x) + 20
-
-
-# -- dtypes ------------------------------------------------------------------------------------------------------------
-
-
-class OwnState(nn.Module):
-    """A cell whose first state is made in forward, in float32."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x):
-        state = torch.zeros(x.shape[0], WIDTH)
-        for _ in range(3):
-            state = torch.tanh(self.cell(torch.cat([x, state], -1)))
-        return state
-
-
-@case
-class StateInFloat32(Plain):
-    """A float32 tensor made in forward meets half weights."""
-
-    module = "body.cell"
-
-    def body(self):
-        return OwnState()
-
-
-class OwnStateLikeInput(OwnState):
-    """The same with the input's dtype."""
-
-    def forward(self, x):
-        state = x.new_zeros(x.shape[0], WIDTH)
-        for _ in range(3):
-            state = torch.tanh(self.cell(torch.cat([x, state], -1)))
-        return state
-
-
-@case
-class StateLikeInput(Plain):
-    """A tensor made with the input's dtype: healthy."""
-
-    def body(self):
-        return OwnStateLikeInput()
-
-
-@case
-class CastBack(Plain):
-    """A norm in float32 that casts back to the dtype of its input: healthy."""
-
-    def function(self, x):
-        y = x.float()
-        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
-
-
-# -- healthy networks of every kind ------------------------------------------------------------------------------------
-
-
-@case
-class HealthyRegression(Plain):
-    """Two layers, SGD."""
-
-
-@case
-class HealthyClassification(Classified):
-    """Two layers, SGD."""
-
-
-@case
-class DeepResidual(Plain):
-    """Eight residual blocks."""
-
-    rate = 0.01
-
-    def body(self):
-        class Block(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.inner, self.outer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-            def forward(self, x):
-                return x + self.outer(torch.relu(self.inner(x)))
-
-        return nn.Sequential(*[Block() for _ in range(8)])
-
-
-@case
-class BatchNorm(Classified):
-    """Layers with batch norm."""
-
-    def body(self):
-        return nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))
-
-
-@case
-class Convolutions(Classified):
-    """Two convolutions with batch norm on images of 8 by 8."""
-
-    def model(self):
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(), nn.Linear(32, 4),
-        )  # fmt: skip
-
-    def inputs(self):
-        return torch.randn(BATCH, 1, 8, 8)
-
-    def targets(self, x):
-        return (x[:, 0, :4].mean((1, 2)) > 0).long() * 2 + (x[:, 0, 4:].mean((1, 2)) > 0).long()
-
-
-class Last(nn.Module):
-    """A recurrent layer, of whose outputs the last counts."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.layer = kind(FEATURES, WIDTH, batch_first=True)
-
-    def forward(self, x):
-        return self.layer(x)[0][:, -1]
-
-
-@case
-class LongShortTerm(Plain):
-    """An LSTM over six steps."""
-
-    rate = 0.1
-    kind = nn.LSTM
-
-    def model(self):
-        return nn.Sequential(Last(self.kind), nn.Linear(WIDTH, 1))
-
-    def inputs(self):
-        return torch.randn(BATCH, 6, FEATURES)
-
-    def targets(self, x):
-        return x[:, -1, :1] + 0.5 * x[:, -2, :1]
-
-
-@case
-class GatedRecurrent(LongShortTerm):
-    """A GRU."""
-
-    kind = nn.GRU
-
-
-@case
-class Transformer(Plain):
-    """An encoder layer of torch, AdamW."""
-
-    def body(self):
-        layer = nn.TransformerEncoderLayer(WIDTH, 2, 64, dropout=0.0, batch_first=True)
-
-        class Rows(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = layer
-
-            def forward(self, x):
-                return self.layer(x.view(4, -1, WIDTH)).reshape(-1, WIDTH)
-
-        return Rows()
-
-    def optimizer(self, params):
-        return torch.optim.AdamW(params, lr=3e-3)
-
-
-@case
-class HealthyAttention(Plain):
-    """One head of attention."""
-
-    def body(self):
-        return Attention()
-
-
-@case
-class FusedAttention(Plain):
-    """scaled_dot_product_attention."""
-
-    def function(self, x):
-        y = x.view(4, 1, -1, WIDTH)
-        return x + F.scaled_dot_product_attention(y, y, y).reshape(-1, WIDTH)
-
-
-@case
-class Embedded(Classified):
-    """The mean of embeddings."""
-
-    def model(self):
-        class Bag(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.table, self.head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 4)
-
-            def forward(self, x):
-                return self.head(self.table(x).mean(1))
-
-        return Bag()
-
-    def inputs(self):
-        return torch.randint(20, (BATCH, 3))
-
-    def targets(self, x):
-        return x[:, 0] % 4 // 1
-
-    rate = 0.5
-
-
-@case
-class Dropout(Plain):
-    """Dropout of a half."""
-
-    def body(self):
-        return nn.Sequential(nn.ReLU(), nn.Dropout(0.5))
-
-
-@case
-class SmoothActivations(Plain):
-    """GELU, SiLU and softplus."""
-
-    def body(self):
-        return nn.Sequential(nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, WIDTH), nn.Softplus())
-
-
-@case
-class Autoencoder(Plain):
-    """The inputs as targets, through four units."""
-
-    outputs = FEATURES
-
-    def body(self):
-        return nn.Sequential(nn.Linear(WIDTH, 4), nn.Tanh(), nn.Linear(4, WIDTH), nn.ReLU())
-
-    def targets(self, x):
-        return x * 0.5
-
-
-@case
-class TiedWeights(Plain):
-    """One layer used twice."""
-
-    def body(self):
-        layer = nn.Linear(WIDTH, WIDTH)
-        return nn.Sequential(layer, nn.ReLU(), layer)
-
-
-@case
-class KeptByScript(ActivationOverflows):
-    """The overflowing body, kept in float32 by the script already."""
-
-    module = None
-    options = {"keep_fp32": ["body"]}
-
-
-# -- more of all kinds -------------------------------------------------------------------------------------------------
-
-
-@case
-class CubeOfActivations(Plain):
-    """The cube of 100 in half, by multiplication."""
-
-    module = "body"
-
-    def function(self, x):
-        y = (torch.tanh(x) * 100).to(x.dtype)
-        return y * y * y / 1e6 + torch.relu(x)
-
-
-class Expanding(nn.Module):
-    """Two linear layers, of which the first multiplies by some thousands and the second divides."""
-
-    def __init__(self, gain):
-        super().__init__()
-        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        with torch.no_grad():
-            self.up.weight.mul_(gain)
-            self.down.weight.div_(gain)
-
-    def forward(self, x):
-        return self.down(torch.relu(self.up(x)))
-
-
-@case
-class WideRange(Plain):
-    """Activations of 1e6 between two layers that do not learn."""
-
-    module = "body.up"
-
-    def body(self):
-        return Expanding(1e6)
-
-    def optimizer(self, params):
-        params = list(params)
-        return torch.optim.SGD(params[:2] + params[-2:], lr=self.rate)
-
-
-@case
-class ModerateRange(WideRange):
-    """The same with activations of 1e3: healthy."""
-
-    module = None
-
-    def body(self):
-        return Expanding(1e3)
-
-
-@case
-class ConvolutionOverflows(Plain):
-    """A convolution with weights of 1e4 over inputs of 100, then a group norm."""
-
-    module = "0"
-
-    def model(self):
-        net = nn.Sequential(
-            nn.Conv1d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * FEATURES, 1)
-        )
-        with torch.no_grad():
-            net[0].weight.mul_(1e4)
-        return net
-
-    def inputs(self):
-        return torch.randn(BATCH, 1, FEATURES) * 100
-
-    def targets(self, x):
-        return x[:, 0, :1] / 100
-
-
-@case
-class HealthyConvolution(ConvolutionOverflows):
-    """The same with inputs and weights of 1."""
-
-    module = None
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net[0].weight.div_(1e4)
-        return net
-
-    def inputs(self):
-        return torch.randn(BATCH, 1, FEATURES)
-
-    def targets(self, x):
-        return x[:, 0, :1]
-
-
-@case
-class ProductOfFeatures(Plain):
-    """An outer product of activations of 500, summed."""
-
-    module = "body"
-    rate = 0.02
-
-    def function(self, x):
-        y = torch.tanh(x) * 500
-        return torch.bmm(y.unsqueeze(2), y.unsqueeze(1)).mean(2) / 2.5e5 + x
-
-
-@case
-class GatedBySigmoid(Plain):
-    """A gate of 1e6 before a sigmoid: healthy."""
-
-    def function(self, x):
-        return torch.relu(x) * torch.sigmoid(x.detach() * 1e6)
-
-
-@case
-class ClampedActivations(Plain):
-    """1e6, clamped to 6: healthy."""
-
-    def function(self, x):
-        return torch.clamp(x.detach() * 1e6, -6, 6) * 0.1 + torch.relu(x)
-
-
-@case
-class NormOfLargeVector(Plain):
-    """Squares of 1e6, summed by hand, for a root."""
-
-    module = "body"
-
-    def function(self, x):
-        y = x * 1e3
-        return y / (y * y).sum(-1, keepdim=True).add(1.0).sqrt() * 3
-
-
-@case
-class SmallDenominator(Plain):
-    """A quotient of two numbers of 1e-9."""
-
-    module = "body"
-
-    def function(self, x):
-        small = (x.abs() + 1) * 1e-9
-        return torch.relu(x) * 1e-9 / small
-
-
-@case
-class SmallInputs(Plain):
-    """Features of 1e-9 that a large first weight makes 1."""
-
-    module = "embed"
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.embed.weight.mul_(1e9)
-        return net
-
-    def optimizer(self, params):
-        return torch.optim.SGD(list(params)[1:], lr=self.rate)
-
-    def inputs(self):
-        return torch.randn(BATCH, FEATURES) * 1e-9
-
-    def targets(self, x):
-        return super().targets(x * 1e9)
-
-
-@case
-class TinyGradientsOfAdam(Plain):
-    """Gradients of 1e-10 with an Adam whose eps is smaller still."""
-
-    def optimizer(self, params):
-        return torch.optim.Adam(params, lr=1e-2, eps=1e-16)
-
-    def loss(self, output, target):
-        return super().loss(output, target) * 1e-10
-
-
-@case
-class GradientsOfMillions(ScaledLoss):
-    """Gradients of 1e8."""
-
-    factor = 1e8
-
-
-@case
-class ScaleOf1024(ScaledLoss):
-    """Small gradients with a static scale of 1024: healthy."""
-
-    factor = 1e-3
-    options = {"loss_scale": 1024.0}
-
-
-@case
-class ScaleForHugeGradients(ScaledLoss):
-    """Gradients of 1e5 with a static scale of 64."""
-
-    factor = 1e4
-    options = {"loss_scale": 64.0}
-
-
-@case
-class AdamWithMiddlingEpsilon(Plain):
-    """Adam with an eps of 1e-6 and gradients of 1e-3: their squares are 0 in half."""
-
-    def optimizer(self, params):
-        return torch.optim.Adam(params, lr=1e-2, eps=1e-6)
-
-    def loss(self, output, target):
-        return super().loss(output, target) * 1e-3
-
-
-@case
-class MomentumOfLargeWeights(Plain):
-    """A bias of 300 that SGD with momentum moves by 0.01 per step."""
-
-    module = "head"
-    rate = 2e-4
-    momentum = 0.9
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(300.0)
-        return net
-
-    def optimizer(self, params):
-        return torch.optim.SGD(list(params)[-1:], lr=self.rate, momentum=self.momentum)
-
-    def targets(self, x):
-        return super().targets(x) + 303.0
-
-
-@case
-class StandardizedByHand(Plain):
-    """(x - mean) / (std + 1e-9) of columns that are constant in a quarter of the batch's columns."""
-
-    def function(self, x):
-        y = torch.cat([torch.relu(x[:, :24]), x[:, 24:] * 0 + 0.5], -1)
-        return (y - y.mean(0)) / (y.var(0, unbiased=False) + 1e-9).sqrt()
-
-    module = "body"
-    rate = 0.01
-
-
-@case
-class InverseSquareRoot(Plain):
-    """rsqrt of sums of squares with an eps of 1e-5: healthy."""
-
-    def function(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)
-
-
-@case
-class EntropyOfWeights(Classified):
-    """p log p of a sharp softmax with an eps of 1e-10, in the model."""
-
-    module = "body"
-
-    def function(self, x):
-        p = torch.softmax(x * 60, -1)
-        return p * torch.log(p + 1e-10) + torch.relu(x)
-
-
-@case
-class LargeOffsetOfInputs(OffsetOfInputs):
-    """Features of 2000 with a deviation of 1: lost in bfloat16, not in float16."""
-
-    offset = 2e3
-
-
-@case
-class RunningDifference(Plain):
-    """Differences between neighbours of a sum that has grown to some thousands."""
-
-    module = "body"
-
-    def function(self, x):
-        total = torch.cumsum(torch.sigmoid(x) + 300, -1)
-        return torch.cat([x[:, :1], total[:, 1:] - total[:, :-1] - 300], -1)
-
-
-@case
-class PositionsInFloat32(Plain):
-    """Positions from arange, in float32, that a layer gets with the half features."""
-
-    module = "body.layer"
-
-    def body(self):
-        class WithPositions(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.layer = nn.Linear(WIDTH + 1, WIDTH)
-
-            def forward(self, x):
-                positions = torch.arange(x.shape[0]).unsqueeze(1) / x.shape[0]
-                return torch.relu(self.layer(torch.cat([x, positions], -1)))
-
-        return WithPositions()
-
-
-@case
-class FilledByHand(Plain):
-    """A mask of 1e30 written into half scores."""
-
-    module = "body"
-
-    def body(self):
-        return Attention(lambda scores: scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -1e30))
-
-
-@case
-class CellInFloat32(Plain):
-    """A GRU cell whose state is made like its input: healthy."""
-
-    rate = 0.1
-
-    def body(self):
-        class Cell(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.cell = nn.GRUCell(WIDTH, WIDTH)
-
-            def forward(self, x):
-                return self.cell(x, self.cell(x, torch.zeros_like(x)))
-
-        return Cell()
-
-
-@case
-class SeparableConvolutions(Convolutions):
-    """Grouped convolutions with batch norm and SiLU."""
-
-    def model(self):
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU(),
-            nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.SiLU(),
-            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 4),
-        )  # fmt: skip
-
-
-@case
-class MultiHead(Plain):
-    """nn.MultiheadAttention with SGD."""
-
-    def body(self):
-        class Heads(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.heads = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
-
-            def forward(self, x):
-                x = x.view(4, -1, WIDTH)
-                return (x + self.heads(x, x, x, need_weights=False)[0]).reshape(-1, WIDTH)
-
-        return Heads()
-
-
-@case
-class Mixture(Plain):
-    """Two branches mixed by a learned softmax."""
-
-    def body(self):
-        class Mixed(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.gate, self.left, self.right = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-            def forward(self, x):
-                gate = torch.softmax(self.gate(x), -1)
-                return gate[:, :1] * torch.relu(self.left(x)) + gate[:, 1:] * torch.tanh(self.right(x))
-
-        return Mixed()
-
-
-@case
-class CosineLoss(Plain):
-    """A cosine embedding loss between two vectors."""
-
-    outputs = 8
-
-    def targets(self, x):
-        return x
-
-    def loss(self, output, target):
-        return (1 - F.cosine_similarity(output, target)).mean()
-
-
-@case
-class LabelsSmoothed(Classified):
-    """Cross-entropy with smoothed labels and weight decay."""
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=self.rate, weight_decay=1e-3)
-
-    def loss(self, output, target):
-        return F.cross_entropy(output, target, label_smoothing=0.1)
-
-
-@case
-class LargeClassWeights(Classified):
-    """Logits of 3e5 whose differences count, from weights of 1e6."""
-
-    module = "head"
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.weight.mul_(3e6)
-        return net
-
-    def optimizer(self, params):
-        return torch.optim.SGD(list(params)[3:4], lr=0.0)
-
-
-# -- held out ----------------------------------------------------------------------------------------------------------
-
-
-@held_out
-class SquareBeforeMean(Plain):
-    """A mean of squares of 600, by pow, in the model; then its root."""
-
-    module = "body"
-
-    def function(self, x):
-        y = torch.tanh(x) * 600
-        return y / (torch.mean(torch.square(y), -1, keepdim=True) + 1).sqrt()
-
-
-@held_out
-class BatchNormAfterLargeLayer(Classified):
-    """A layer that returns 1e6, before batch norm."""
-
-    module = "embed"
-    rate = 0.05
-
-    def model(self):
-        net = Net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()), self.outputs)
-        with torch.no_grad():
-            net.embed.weight.mul_(1e6)
-        return net
-
-
-@held_out
-class LargeButInRange(Classified):
-    """The same with 1e3: healthy."""
-
-    rate = 0.05
-
-    def model(self):
-        net = Net(nn.Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()), self.outputs)
-        with torch.no_grad():
-            net.embed.weight.mul_(1e3)
-        return net
-
-
-@held_out
-class BilinearScores(Plain):
-    """einsum of two activations of 400 over 32 units."""
-
-    module = "body"
-
-    def function(self, x):
-        y = torch.tanh(x) * 400
-        return torch.einsum("bi,bj->bij", y, y).sum(-1) / 1e6 + torch.relu(x)
-
-
-@held_out
-class LogOfVariance(Plain):
-    """log(var + 1e-9) of rows of which some are constant."""
-
-    module = "body"
-    rate = 0.005
-
-    def function(self, x):
-        y = x.detach() * (torch.arange(len(x), device=x.device)[:, None] > 2)
-        return torch.relu(x) + 0.1 * torch.log(y.pow(2).mean(-1, keepdim=True) + 1e-9).tanh()
-
-
-@held_out
-class Harmonic(Plain):
-    """A reciprocal of numbers between 1e-9 and 1e-8, scaled."""
-
-    module = "body"
-
-    def function(self, x):
-        return torch.reciprocal((torch.sigmoid(x) + 0.1) * 1e-8) * 1e-9
-
-
-@held_out
-class NesterovWithDecay(Plain):
-    """SGD with Nesterov momentum and weight decay: healthy."""
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
-
-
-@held_out
-class AdamaxOptimizer(Plain):
-    """Adamax, whose eps is added within a maximum."""
-
-    def optimizer(self, params):
-        return torch.optim.Adamax(params, lr=2e-3)
-
-
-@held_out
-class NAdamOptimizer(Plain):
-    """NAdam's eps of 1e-8 is 0 in half weights."""
-
-    def optimizer(self, params):
-        return torch.optim.NAdam(params, lr=2e-3)
-
-
-@held_out
-class LossPerSampleTiny(Plain):
-    """A loss of 1e-6, whose learning rate is as much larger."""
-
-    factor = 1e-7
-
-    def optimizer(self, params):
-        return torch.optim.SGD(params, lr=self.rate / self.factor, momentum=0.5)
-
-    def loss(self, output, target):
-        return F.l1_loss(output, target) * self.factor
-
-
-@held_out
-class SumOverBatch(Plain):
-    """A loss that is a sum of 32 squares times 1e4: large gradients, found by a dynamic scale."""
-
-    rate = 1e-7
-
-    def loss(self, output, target):
-        return F.mse_loss(output, target, reduction="sum") * 1e4
-
-
-@held_out
-class TimestampFeature(Plain):
-    """One feature is a time of 1e9 seconds, from which the model subtracts the first."""
-
-    module = "0"
-
-    def model(self):
-        class Centered(nn.Module):
-            def forward(self, x):
-                return (x - 1e9) / 64e3
-
-        return nn.Sequential(Centered(), Net(self.body()))
-
-    def inputs(self):
-        return torch.randint(-1000, 1000, (BATCH, FEATURES)).float() * 64 + 1e9
-
-    def targets(self, x):
-        return super().targets((x - 1e9) / 64e3)
-
-
-@held_out
-class PercentTargets(Plain):
-    """Outputs of 50 with deviations of 5: healthy."""
-
-    rate = 0.002
-
-    def model(self):
-        net = super().model()
-        with torch.no_grad():
-            net.head.bias.fill_(50.0)
-        return net
-
-    def targets(self, x):
-        return super().targets(x) * 5 + 50
-
-
-@held_out
-class SqueezeAndExcite(Convolutions):
-    """Channels weighted by a gate: healthy."""
-
-    def model(self):
-        class Gate(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.down, self.up = nn.Linear(8, 4), nn.Linear(4, 8)
-
-            def forward(self, x):
-                return x * torch.sigmoid(self.up(torch.relu(self.down(x.mean((2, 3))))))[:, :, None, None]
-
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), Gate(), nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(), nn.Linear(32, 4),
-        )  # fmt: skip
-
-
-@held_out
-class MaskMadeInForward(Plain):
-    """A float32 mask of -1e9 made in forward and added to half scores: float32 from there on."""
-
-    module = "body"
-
-    def body(self):
-        class Masked(Attention):
-            def forward(self, x):
-                x = x.view(4, -1, WIDTH)
-                mask = torch.triu(torch.full((x.shape[1], x.shape[1]), -1e9), 1)
-                weights = torch.softmax(self.query(x) @ self.key(x).transpose(1, 2) / 6 + mask, -1)
-                return (x + torch.bmm(weights, self.value(x))).view(-1, WIDTH)
-
-        return Masked()
+def by_hand(x):
+    """Return a norm of rows that is written out, whose squares are 1e5."""
+    y = x * 1000
+    y = y - y.mean(-1, keepdim=True)
+    return y / (y.pow(2).mean(-1, keepdim=True).sqrt() + 1e-3)
+
+
+def rms(x, eps):
+    """Return x divided by its root mean square."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def standardized(x):
+    """Return standardized columns, of which a quarter are constant."""
+    y = torch.cat([relu(x[:, :24]), x[:, 24:] * 0 + 0.5], -1)
+    return (y - y.mean(0)) / (y.var(0, unbiased=False) + 1e-9).sqrt()
+
+
+def differences(x):
+    """Return differences between neighbours of a sum that has grown to some thousands."""
+    total = torch.cumsum(torch.sigmoid(x) + 300, -1)
+    return torch.cat([x[:, :1], total[:, 1:] - total[:, :-1] - 300], -1)
+
+
+def log_of_variance(x):
+    """Return activations and log(var + 1e-9) of rows of which some are constant."""
+    y = x.detach() * (torch.arange(len(x), device=x.device)[:, None] > 2)
+    return relu(x) + 0.1 * torch.log(y.pow(2).mean(-1, keepdim=True) + 1e-9).tanh()
+
+
+def by_multiplication(output, target):
+    """Return a loss of differences of 1000 between two outputs, squared by multiplication."""
+    difference = (output - output.flip(0) * 2) * 1000
+    return (difference * difference).mean() + (output.float() - target.float()).pow(2).mean()
+
+
+def with_mean(loss, factor):
+    """Return a loss multiplied by a factor."""
+    return lambda output, target: loss(output, target) * factor
+
+
+def cumulative(x):
+    """Return what is left of a cumulative sum of 1e5, and x."""
+    y = torch.cumsum(torch.sigmoid(x) * 1e4, -1)
+    return (y[:, -1:] - y) / 1e5 + x
+
+
+def in_float32(x):
+    """Return a norm in float32, cast back to the dtype of x."""
+    return rms(x.float(), 1e-6).to(x.dtype)
+
+
+def entropy(x):
+    """Return p log p of a sharp softmax with an eps of 1e-10, and activations."""
+    p = softmax(x * 60, -1)
+    return p * torch.log(p + 1e-10) + relu(x)
+
+
+def adam(lr, eps=1e-8, kind=torch.optim.Adam):
+    """Return what makes an Adam."""
+    return lambda params: kind(params, lr=lr, eps=eps)
+
+
+# fmt: off
+CHOSEN = [
+    # -- values too large --
+    # Activations of 1e5, scaled back in the same module.
+    case("ActivationOverflows", "body", function=lambda x: relu(x * 1e5) / 1e5),
+    # Outputs of 1e6 from a layer with large weights and inputs, before a layer norm.
+    case("LargeWeightsBeforeNorm", "embed", body=lambda: Sequential(nn.LayerNorm(WIDTH), nn.ReLU()),
+         change=lambda net: net.embed.weight.mul_(3e3), inputs=lambda: noise() * 300, targets=lambda x: wave(x / 300)),
+    # Scores of attention of 1e5, from large queries.
+    case("AttentionLogits", "body", body=lambda: Attention(gain=3e5)),
+    case("PowersOfActivations", "body", function=fourth_power),
+    # A sum of 4096 numbers of 50 in half, divided afterwards.
+    case("LongSum", "body",
+         function=lambda x: (relu(x) * 50).unsqueeze(-1).expand(-1, -1, 4096).sum(-1) / (4096 * 50)),
+    case("VarianceByHand", "body", function=by_hand),
+    # A state that grows by 3 in each of 12 steps, and is divided at the end.
+    case("ExplodingRecurrence", "body.cell", body=lambda: Recurrence(3.0), rate=0.005),
+    # A state that keeps its size.
+    case("HealthyRecurrence", body=lambda: Recurrence(1.0), rate=0.002),
+    # A cumulative sum of 1e5 in the end, then a difference.
+    case("CumulativeSum", "body", function=cumulative, rate=0.01),
+    # Features of 1e5 into a layer with small weights.
+    case("UnscaledInputs", "embed", change=lambda net: net.embed.weight.div_(1e5), inputs=lambda: noise() * 1e5,
+         targets=lambda x: wave(x / 1e5),
+         optimizer=lambda params: SGD([{"params": params[:1], "lr": 0.0}, {"params": params[1:]}], lr=0.05)),
+    # Features of 1e5 into a batch norm: fine where the function decides, not where the inputs are cast.
+    case("InputsBeforeNorm", "0", model=net_after(lambda: nn.BatchNorm1d(FEATURES)), inputs=lambda: noise() * 1e5,
+         targets=lambda x: wave(x / 1e5)),
+    # exp of about 12, scaled afterwards.
+    case("ExpInModel", "body", function=lambda x: torch.exp(tanh(x) + 12) / 4e5, rate=0.02),
+    # Scores masked by -1e9, which float16 cannot hold.
+    case("MaskedByMinusBillion", "body", body=masked(-1e9)),
+    # Scores masked by -inf, or to which -1e4 or -1e9 (-inf in float16, and 0 after the softmax) is added: healthy.
+    case("MaskedByMinusInfinity", body=masked(float("-inf"))),
+    case("MaskAdded", body=mask_added(-1e4)),
+    case("MaskOfMinusBillionAdded", body=mask_added(-1e9)),
+    # 1e6 before a tanh: inf there is 1 all the same. Beside it the signal.
+    case("SaturatedTanh", function=lambda x: relu(x) + 0.1 * tanh(x.detach().sign() * 1e3 * 1e3)),
+    # -1e6 before a relu: 0 all the same.
+    case("NegativeBeforeRelu", function=lambda x: relu(torch.cat([x[:, :16], x[:, 16:].abs() * -1e6 - 1e6], -1))),
+    # Outputs and targets of 1e5.
+    case("LargeTargets", "head", change=lambda net: net.head.bias.fill_(1e5), rate=1e-2,
+         targets=lambda x: wave(x) * 100 + 1e5, loss=with_mean(mse, 1e-4)),
+    # A softmax with a temperature of 1e-5.
+    case("LargeCosines", "body", function=lambda x: softmax(tanh(x).detach() / 1e-5, -1) + relu(x), rate=0.02),
+    # Logits of 1e5 from the last layer, divided in the loss.
+    classified("LargeLogits", "head", change=lambda net: net.head.weight.mul_(1e6),
+               optimizer=lambda params: SGD(params[:3], lr=0.2),
+               loss=lambda output, target: F.cross_entropy(output / 1e6, target)),
+    # One row in each batch has features of 1e6, which a clamp in the model limits after the first layer.
+    case("BatchOfOutliers", "embed", function=lambda x: relu(x.clamp(-4, 4)), inputs=outliers,
+         targets=lambda x: wave(x.clamp(-1, 1)), optimizer=lambda params: SGD(params[2:], lr=0.02)),
+
+    # -- gradients --
+    # Lost without a loss scale; lost at the first dynamic scale too; healthy; too large for a static scale of 1; so
+    # large that a dynamic scale searches for longer than the run.
+    scaled_loss("TinyGradients", 1e-8),
+    scaled_loss("TinierGradients", 1e-15),
+    scaled_loss("SmallGradients", 1e-3),
+    scaled_loss("LargeGradients", 3e5),
+    scaled_loss("HugeGradients", 1e13),
+    # Static scales: too low, too high, and one that fits.
+    scaled_loss("StaticScaleTooLow", 1e-8, options={"loss_scale": 1.0}),
+    case("StaticScaleTooHigh", options={"loss_scale": 2.0**20}),
+    case("StaticScaleThatFits", options={"loss_scale": 128.0}),
+    # A mean over 2**18 outputs, so that the gradient of each is 1e-7 and less.
+    case("MeanOverMany", targets=lambda x: wave(x) * 0.1,
+         loss=lambda output, target: mse(output.expand(-1, 2**18 // BATCH), target.expand(-1, 2**18 // BATCH))),
+    # A branch of 1e-6 of the signal: what becomes 0 there is not missed.
+    case("SmallBranch", function=lambda x: relu(x) + 1e-6 * tanh(x)),
+    # Activations of 1e-9, made large again by a norm.
+    case("SignalMadeSmall", "body", function=lambda x: relu(x) * 1e-9 * 1e9),
+
+    # -- updates --
+    # A bias of 1000 that moves by 0.1 per step, under half a unit of the last place.
+    case("LargeWeightsSmallUpdates", "head", change=lambda net: net.head.bias.fill_(1000.0),
+         targets=lambda x: wave(x) * 0.1 + 1006.0,
+         optimizer=lambda params: SGD([{"params": params[:-1], "lr": 0.0}, {"params": params[-1:]}], lr=0.02)),
+    # A gain of 8 that moves by 1e-3 per step, of features about 100; with a large learning rate it is healthy.
+    case("SlowGain", "1", model=gain, inputs=lambda: torch.rand(BATCH, 1) * 50 + 50, targets=lambda x: x * 8.2,
+         rate=2e-7),
+    case("FastGain", model=gain, inputs=lambda: torch.rand(BATCH, 1) * 50 + 50, targets=lambda x: x * 12, rate=2e-5),
+    # SGD with momentum: healthy.
+    case("Momentum", rate=0.02, momentum=0.9),
+    # A learning rate of 1e-6: no level makes progress, and none is worse.
+    case("SlowRate", rate=1e-6),
+
+    # -- epsilons --
+    # Adam's eps of 1e-8 is 0 in half weights; one of 1e-3, with gradients of 10, is not.
+    case("AdamWithItsEpsilon", optimizer=adam(1e-2)),
+    case("AdamWithLargeEpsilon", optimizer=adam(1e-2, 1e-3), loss=with_mean(mse, 30)),
+    # RMSprop's eps of 1e-8 is 0 in half weights.
+    case("RMSpropWithItsEpsilon", optimizer=adam(1e-3, kind=torch.optim.RMSprop)),
+    # Adagrad's eps of 1e-10 is 0 in half weights, as is the gradient of a dead unit.
+    case("AdagradWithItsEpsilon", change=lambda net: net.embed.bias[:4].fill_(-100.0),
+         optimizer=lambda params: torch.optim.Adagrad(params, lr=1e-2)),
+    # x * rsqrt(mean(x**2) + 1e-8) of a row of zeros; with 1e-3 it is healthy.
+    zero_rows("RootMeanSquareByHand", "body", lambda x: rms(x, 1e-8)),
+    zero_rows("RootMeanSquareWithLargeEpsilon", None, lambda x: rms(x, 1e-3)),
+    # x / (|x| + 1e-8) of a row of zeros.
+    zero_rows("DividedByNorm", "body", lambda x: x / (x.abs().sum(-1, keepdim=True) + 1e-8), rate=0.02),
+    # F.normalize, whose eps is 1e-12, of a row of zeros.
+    zero_rows("NormalizedRows", "body", lambda x: F.normalize(x, dim=-1) * 3),
+    # log(p + 1e-8) of probabilities that are 0 in float16, in the model.
+    classified("LogOfProbability", "body", function=lambda x: torch.log(softmax(x * 40, -1) + 1e-8) / 10, rate=0.02),
+    # sqrt(relu(x) + 1e-12), whose derivative is infinite at 0.
+    case("RootOfSmall", "body", function=lambda x: torch.sqrt(relu(x) * 0.5 + 1e-12), rate=1e-8),
+    # A layer norm with the eps of 1e-12 of BERT, computed in float32 inside, and one with an eps of 1: healthy.
+    case("LayerNormWithTinyEpsilon", body=lambda: Sequential(nn.LayerNorm(WIDTH, eps=1e-12), nn.ReLU())),
+    case("LayerNormWithLargeEpsilon", body=lambda: Sequential(nn.LayerNorm(WIDTH, eps=1.0), nn.ReLU())),
+
+    # -- losses --
+    # A loss in half of differences about 1: healthy.
+    case("LossInHalf", inner_loss=mse),
+    # Differences of 1000, squared in half where the table does not decide.
+    case("SquaresInHalf", "", inner_loss=lambda output, target: mse(output, target * 1000) * 1e-3, rate=1e-5),
+    # Differences of 1000 between two half outputs, squared by multiplication.
+    case("SquaresByHand", "", inner_loss=by_multiplication, rate=1e-8),
+    # binary_cross_entropy of a sigmoid, which O1 refuses; from logits it is healthy.
+    binary("BinaryCrossEntropy", "", model=lambda: Sequential(plain_net(), nn.Sigmoid()),
+           loss=F.binary_cross_entropy),
+    binary("BinaryCrossEntropyWithLogits", loss=F.binary_cross_entropy_with_logits),
+    # A Huber loss: healthy.
+    case("Huber", loss=F.smooth_l1_loss),
+    # A divergence from a teacher at temperature 4: healthy.
+    classified("Distilled", targets=lambda x: softmax(x[:, :4] * 3, -1),
+               loss=lambda output, target: F.kl_div(F.log_softmax(output, -1), target, reduction="batchmean")),
+
+    # -- rounding --
+    # Features of 30000, or of 30 (healthy), with a deviation of 1, into a batch norm.
+    after_batch_norm("OffsetOfInputs", "0", 3e4),
+    after_batch_norm("SmallOffsetOfInputs", None, 30.0),
+    # A difference of two numbers of 10000 that are 1 apart.
+    case("OffsetWithin", "body", function=lambda x: relu(x) + 2e4 - 2e4),
+    # The sine of an angle of 10000.
+    case("LargePhase", "body", function=lambda x: torch.sin(x.detach() * 2e4) * 0.3 + relu(x), rate=1e-2,
+         targets=lambda x: x[:, :1] * 0.5),
+    # Logits of 20000 with differences of 1.
+    classified("OffsetOfLogits", "head", change=lambda net: net.head.bias.fill_(2e4)),
+    # Outputs of 5000, or of 20 (healthy), with deviations of 1.
+    case("OutputsNearOffset", "head", change=lambda net: net.head.bias.fill_(5e3), targets=lambda x: wave(x) + 5e3,
+         rate=0.02),
+    case("OutputsNearSmallOffset", change=lambda net: net.head.bias.fill_(20.0), targets=lambda x: wave(x) + 20,
+         rate=0.02),
+
+    # -- dtypes --
+    # A tensor made in forward meets half weights, in float32, or with the input's dtype: healthy.
+    case("StateInFloat32", "body.cell", body=lambda: own_state(lambda x: torch.zeros(x.shape[0], WIDTH))),
+    case("StateLikeInput", body=lambda: own_state(lambda x: x.new_zeros(x.shape[0], WIDTH))),
+    # A norm in float32 that casts back to the dtype of its input: healthy.
+    case("CastBack", function=in_float32),
+
+    # -- healthy networks of every kind --
+    case("HealthyRegression"),
+    classified("HealthyClassification"),
+    case("DeepResidual", body=lambda: Sequential(*[residual() for _ in range(8)]), rate=0.01),
+    classified("BatchNorm", body=lambda: Sequential(
+        nn.BatchNorm1d(WIDTH), nn.ReLU(), Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))),
+    of_images("Convolutions", nn.ReLU, lambda: nn.MaxPool2d(2), lambda: nn.Conv2d(8, 8, 3, padding=1),
+              lambda: nn.GroupNorm(2, 8), nn.ReLU, lambda: nn.AdaptiveAvgPool2d(2)),
+    case("LongShortTerm", model=lambda: last(nn.LSTM), inputs=lambda: torch.randn(BATCH, 6, FEATURES),
+         targets=lambda x: x[:, -1, :1] + 0.5 * x[:, -2, :1], rate=0.1),
+    case("GatedRecurrent", model=lambda: last(nn.GRU), inputs=lambda: torch.randn(BATCH, 6, FEATURES),
+         targets=lambda x: x[:, -1, :1] + 0.5 * x[:, -2, :1], rate=0.1),
+    case("Transformer", optimizer=lambda params: torch.optim.AdamW(params, lr=3e-3), body=lambda: rows_of(
+        lambda self, x: self.layer(x),
+        layer=nn.TransformerEncoderLayer(WIDTH, 2, 64, dropout=0.0, batch_first=True))),
+    case("HealthyAttention", body=Attention),
+    case("FusedAttention", function=fused_attention),
+    # The mean of embeddings.
+    classified("Embedded", rate=0.5, inputs=lambda: torch.randint(20, (BATCH, 3)), targets=lambda x: x[:, 0] % 4 // 1,
+               model=lambda: Module(lambda self, x: self.head(self.table(x).mean(1)),
+                                    table=nn.Embedding(20, WIDTH), head=Linear(WIDTH, 4))),
+    case("Dropout", body=lambda: Sequential(nn.ReLU(), nn.Dropout(0.5))),
+    case("SmoothActivations", body=lambda: Sequential(
+        nn.GELU(), Linear(WIDTH, WIDTH), nn.SiLU(), Linear(WIDTH, WIDTH), nn.Softplus())),
+    # The inputs as targets, through four units.
+    case("Autoencoder", outputs=FEATURES, targets=lambda x: x * 0.5,
+         body=lambda: Sequential(Linear(WIDTH, 4), nn.Tanh(), Linear(4, WIDTH), nn.ReLU())),
+    case("TiedWeights", body=tied),
+    # The overflowing body, kept in float32 by the script already.
+    case("KeptByScript", function=lambda x: relu(x * 1e5) / 1e5, options={"keep_fp32": ["body"]}),
+
+    # -- more of all kinds --
+    case("CubeOfActivations", "body", function=cube),
+    # Activations of 1e6, or of 1e3 (healthy), between two layers that do not learn.
+    case("WideRange", "body.up", body=lambda: expanding(1e6),
+         optimizer=lambda params: SGD(params[:2] + params[-2:], lr=0.05)),
+    case("ModerateRange", body=lambda: expanding(1e3),
+         optimizer=lambda params: SGD(params[:2] + params[-2:], lr=0.05)),
+    # A convolution with weights of 1e4 over inputs of 100, then a group norm; with inputs and weights of 1: healthy.
+    case("ConvolutionOverflows", "0", model=conv1d, change=lambda net: net[0].weight.mul_(1e4),
+         inputs=lambda: torch.randn(BATCH, 1, FEATURES) * 100, targets=lambda x: x[:, 0, :1] / 100),
+    case("HealthyConvolution", model=conv1d, change=lambda net: net[0].weight.mul_(1e4).div_(1e4),
+         inputs=lambda: torch.randn(BATCH, 1, FEATURES), targets=lambda x: x[:, 0, :1]),
+    case("ProductOfFeatures", "body", function=outer_product, rate=0.02),
+    # A gate of 1e6 before a sigmoid, and 1e6 clamped to 6: healthy.
+    case("GatedBySigmoid", function=lambda x: relu(x) * torch.sigmoid(x.detach() * 1e6)),
+    case("ClampedActivations", function=lambda x: torch.clamp(x.detach() * 1e6, -6, 6) * 0.1 + relu(x)),
+    case("NormOfLargeVector", "body", function=large_norm),
+    # A quotient of two numbers of 1e-9.
+    case("SmallDenominator", "body", function=lambda x: relu(x) * 1e-9 / ((x.abs() + 1) * 1e-9)),
+    # Features of 1e-9 that a large first weight makes 1.
+    case("SmallInputs", "embed", change=lambda net: net.embed.weight.mul_(1e9), inputs=lambda: noise() * 1e-9,
+         targets=lambda x: wave(x * 1e9), optimizer=lambda params: SGD(params[1:], lr=0.05)),
+    # Gradients of 1e-10 with an Adam whose eps is smaller still.
+    case("TinyGradientsOfAdam", optimizer=adam(1e-2, 1e-16), loss=with_mean(mse, 1e-10)),
+    # Gradients of 1e8; small ones with a static scale of 1024: healthy; ones of 1e5 with a static scale of 64.
+    scaled_loss("GradientsOfMillions", 1e8),
+    scaled_loss("ScaleOf1024", 1e-3, options={"loss_scale": 1024.0}),
+    scaled_loss("ScaleForHugeGradients", 1e4, options={"loss_scale": 64.0}),
+    # Adam with an eps of 1e-6 and gradients of 1e-3: their squares are 0 in half.
+    case("AdamWithMiddlingEpsilon", optimizer=adam(1e-2, 1e-6), loss=with_mean(mse, 1e-3)),
+    # A bias of 300 that SGD with momentum moves by 0.01 per step.
+    case("MomentumOfLargeWeights", "head", change=lambda net: net.head.bias.fill_(300.0),
+         targets=lambda x: wave(x) + 303.0, optimizer=lambda params: SGD(params[-1:], lr=2e-4, momentum=0.9)),
+    # (x - mean) / (std + 1e-9) of columns that are constant in a quarter of the batch's columns.
+    case("StandardizedByHand", "body", function=standardized, rate=0.01),
+    # rsqrt of sums of squares with an eps of 1e-5: healthy.
+    case("InverseSquareRoot", function=lambda x: rms(x, 1e-5)),
+    classified("EntropyOfWeights", "body", function=entropy),
+    # Features of 2000 with a deviation of 1: lost in bfloat16, not in float16.
+    after_batch_norm("LargeOffsetOfInputs", "0", 2e3),
+    case("RunningDifference", "body", function=differences),
+    case("PositionsInFloat32", "body.layer", body=with_positions),
+    # A mask of 1e30 written into half scores.
+    case("FilledByHand", "body", body=masked(-1e30)),
+    # A GRU cell whose state is made like its input: healthy.
+    case("CellInFloat32", rate=0.1, body=lambda: Module(
+        lambda self, x: self.cell(x, self.cell(x, torch.zeros_like(x))), cell=nn.GRUCell(WIDTH, WIDTH))),
+    # Grouped convolutions with batch norm and SiLU.
+    of_images("SeparableConvolutions", nn.SiLU, lambda: nn.Conv2d(8, 8, 3, padding=1, groups=8),
+              lambda: nn.Conv2d(8, 8, 1), lambda: nn.BatchNorm2d(8), nn.SiLU, lambda: nn.AdaptiveAvgPool2d(2)),
+    case("MultiHead", body=lambda: rows_of(
+        lambda self, x: x + self.heads(x, x, x, need_weights=False)[0],
+        heads=nn.MultiheadAttention(WIDTH, 4, batch_first=True))),
+    case("Mixture", body=mixture),
+    # A cosine embedding loss between two vectors.
+    case("CosineLoss", outputs=8, targets=lambda x: x,
+         loss=lambda output, target: (1 - F.cosine_similarity(output, target)).mean()),
+    # Cross-entropy with smoothed labels and weight decay.
+    classified("LabelsSmoothed", optimizer=lambda params: SGD(params, lr=0.2, weight_decay=1e-3),
+               loss=functools.partial(F.cross_entropy, label_smoothing=0.1)),
+    # Logits of 3e5 whose differences count, from weights of 1e6.
+    classified("LargeClassWeights", "head", change=lambda net: net.head.weight.mul_(3e6),
+               optimizer=lambda params: SGD(params[3:4], lr=0.0)),
+]
+
+HELD_OUT = [
+    case("SquareBeforeMean", "body", function=root_of_mean),
+    # A layer that returns 1e6, or 1e3 (healthy), before batch norm.
+    classified("BatchNormAfterLargeLayer", "embed", body=lambda: Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()),
+               change=lambda net: net.embed.weight.mul_(1e6), rate=0.05),
+    classified("LargeButInRange", body=lambda: Sequential(nn.BatchNorm1d(WIDTH), nn.ReLU()),
+               change=lambda net: net.embed.weight.mul_(1e3), rate=0.05),
+    case("BilinearScores", "body", function=bilinear),
+    case("LogOfVariance", "body", function=log_of_variance, rate=0.005),
+    # A reciprocal of numbers between 1e-9 and 1e-8, scaled.
+    case("Harmonic", "body", function=lambda x: torch.reciprocal((torch.sigmoid(x) + 0.1) * 1e-8) * 1e-9),
+    # SGD with Nesterov momentum and weight decay: healthy.
+    case("NesterovWithDecay",
+         optimizer=lambda params: SGD(params, lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)),
+    # Adamax, whose eps is added within a maximum, and NAdam's eps of 1e-8, which is 0 in half weights.
+    case("AdamaxOptimizer", optimizer=adam(2e-3, kind=torch.optim.Adamax)),
+    case("NAdamOptimizer", optimizer=adam(2e-3, kind=torch.optim.NAdam)),
+    # A loss of 1e-6, whose learning rate is as much larger.
+    case("LossPerSampleTiny", loss=with_mean(F.l1_loss, 1e-7),
+         optimizer=lambda params: SGD(params, lr=0.05 / 1e-7, momentum=0.5)),
+    # A loss that is a sum of 32 squares times 1e4: large gradients, found by a dynamic scale.
+    case("SumOverBatch", rate=1e-7, loss=with_mean(functools.partial(mse, reduction="sum"), 1e4)),
+    # Features are times of 1e9 seconds, from which the model subtracts the first.
+    case("TimestampFeature", "0", model=net_after(lambda: Module(lambda self, x: (x - 1e9) / 64e3)),
+         inputs=lambda: torch.randint(-1000, 1000, (BATCH, FEATURES)).float() * 64 + 1e9,
+         targets=lambda x: wave((x - 1e9) / 64e3)),
+    # Outputs of 50 with deviations of 5: healthy.
+    case("PercentTargets", change=lambda net: net.head.bias.fill_(50.0), targets=lambda x: wave(x) * 5 + 50,
+         rate=0.002),
+    # Channels weighted by a gate: healthy.
+    of_images("SqueezeAndExcite", nn.ReLU, gate, lambda: nn.AdaptiveAvgPool2d(2)),
+    # A float32 mask of -1e9 made in forward and added to half scores: float32 from there on.
+    case("MaskMadeInForward", "body", body=MaskedInForward),
+]
+# fmt: on
+
+CASES = CHOSEN + [dataclasses.replace(row, held_out=True) for row in HELD_OUT]

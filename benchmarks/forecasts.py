@@ -9,13 +9,13 @@ whether the levels are accepted with the proposed ``keep_fp32``. ``--overhead`` 
 of the run without it instead. The exit code is 1 if a share is under 90 %.
 """
 
-import argparse
 import collections
+import dataclasses
 import statistics
 import sys
 import time
 
-import ab_machine
+import bench
 import torch
 from forecast_cases import CASES
 
@@ -34,47 +34,43 @@ WANTED = 90
 
 def main():
     """Print a row per case and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--part", choices=("chosen", "held-out"), help="only these cases")
-    parser.add_argument("--overhead", action="store_true", help="measure times instead")
-    options = parser.parse_args()
+    stated = bench.options(__doc__, cases=[], part=None, overhead=False, choices={"part": ("chosen", "held-out")})
     torch.set_num_threads(1)
-    cases = [kind for kind in CASES if not options.cases or kind.__name__ in options.cases]
-    if options.part:
-        cases = [kind for kind in cases if kind.held_out == (options.part == "held-out")]
-    if options.overhead:
+    cases = [case for case in CASES if not stated.cases or case.name in stated.cases]
+    if stated.part:
+        cases = [case for case in cases if case.held_out == (stated.part == "held-out")]
+    if stated.overhead:
         return overhead(cases)
     counts = {False: collections.Counter(), True: collections.Counter()}
     start = time.time()
-    print("| case | {} | named | accepted with keep_fp32 |\n|{}".format(" | ".join(LEVELS), "---|" * (len(LEVELS) + 3)))
-    for kind in cases:
-        print(row(kind, counts[kind.held_out]), flush=True)
+    bench.heading("case", *LEVELS, "named", "accepted with keep_fp32")
+    for case in cases:
+        bench.row(*cells_of(case, counts[case.held_out]))
     shares = [share for is_held_out in (False, True) for share in summary(counts[is_held_out], is_held_out)]
-    print(f"\n{len(cases)} cases in {time.time() - start:.0f} s. {ab_machine.describe()}")
+    print(f"\n{len(cases)} cases in {time.time() - start:.0f} s. {bench.machine()}")
     return 0 if min(shares) >= WANTED else 1
 
 
-def row(kind, counts):
-    """Return the row of a case, and count its cells."""
-    report = compare(kind().train, levels=("O0",) + LEVELS, diagnose=False, memory=False)
-    verdicts, forecast = judge(report), forecast_of(kind())["levels"]
+def cells_of(case, counts):
+    """Return the cells of a case's row, and count them."""
+    report = compare(case.train, levels=("O0",) + LEVELS, diagnose=False, memory=False)
+    verdicts, forecast = judge(report), forecast_of(case)["levels"]
     cells, named, kept = [], [], []
     for level in LEVELS:
         truth, told = verdicts[level].kind, forecast[level]
         cells.append(cell(truth, told["prediction"]))
         counts[cells[-1]] += 1
-        if cells[-1] == "FAIL" and kind.module is not None:
-            named.append(any((each["module"] or "") == kind.module for each in told["findings"]))
+        if cells[-1] == "FAIL" and case.modules:
+            named.append(any((finding["module"] or "") in case.modules for finding in told["findings"]))
         if truth == REJECTED and told["prediction"] == "keep_fp32":
-            kept.append(verdict_with(kind, level, told["keep_fp32"], report))
+            kept.append(verdict_with(case, level, told["keep_fp32"], report))
     counts["kept not judged"] += kept.count(NOT_JUDGED)
     kept = [each == ACCEPTED for each in kept if each != NOT_JUDGED]
     for name, found in (("named", named), ("kept", kept)):
         counts[name] += sum(found)
         counts["all " + name] += len(found)
     told = [f"{sum(found)} of {len(found)}" if found else "" for found in (named, kept)]
-    return "| {} | {} |".format(kind.__name__, " | ".join(cells + told))
+    return [case.name] + cells + told
 
 
 def cell(truth, prediction):
@@ -93,7 +89,7 @@ def forecast_of(case):
     record(case, lambda event: found.append(event.get("forecast")), options)
     told = next(each for each in found if each is not None)
     if isinstance(told, str):
-        raise RuntimeError(f"no forecast of {type(case).__name__}: {told}")
+        raise RuntimeError(f"no forecast of {case.name}: {told}")
     return told
 
 
@@ -109,10 +105,10 @@ def record(case, on_event, options):
         raise RuntimeError(end["traceback"])
 
 
-def verdict_with(kind, level, names, report):
+def verdict_with(case, level, names, report):
     """Return the verdict of ``ab`` on a level with layers in float32."""
-    case = kind()
-    case.options = dict(case.options, keep_fp32=list(case.options.get("keep_fp32", ())) + names)
+    kept = list(case.options.get("keep_fp32", ())) + names
+    case = dataclasses.replace(case, options=dict(case.options, keep_fp32=kept))
     found = compare(case.train, levels=[level], baseline=level, control=False, diagnose=False, memory=False)
     runs = {report.baseline: report.runs[report.baseline], level: found.runs[level]}
     return judge(Report(baseline=report.baseline, runs=runs))[level].kind
@@ -137,20 +133,22 @@ def summary(counts, is_held_out):
 
 def overhead(cases, rounds=5):
     """Print the time of a forecast over that of the recorded run alone, per case; always return 0."""
-    print("| case | run | with forecast | ratio |\n|---|---|---|---|")
+    bench.heading("case", "run", "with forecast", "ratio")
     watched = {"watch": recorded_forecast.__name__, "initialize": {"loss_scale": 1.0}}
     ratios = []
-    for kind in cases:
-        seconds = {False: [], True: []}
-        for number in range(2 * rounds + 2):
-            is_watched = number % 2 == 1
-            start = time.perf_counter()
-            record(kind(), None, watched if is_watched else {})
-            seconds[is_watched].append(time.perf_counter() - start)
-        plain, forecast = [statistics.median(seconds[each][1:]) for each in (False, True)]
+    for case in cases:
+        found = bench.interleaved(
+            {
+                "plain": lambda case=case: bench.seconds(lambda: record(case, None, {})),
+                "forecast": lambda case=case: bench.seconds(lambda: record(case, None, watched)),
+            },
+            rounds,
+            warm_up=1,
+        )
+        plain, forecast = (statistics.median(times) for times in found.values())
         ratios.append(forecast / plain)
-        print(f"| {kind.__name__} | {plain * 1e3:.0f} ms | {forecast * 1e3:.0f} ms | {ratios[-1]:.2f} |")
-    print(f"\nmedian ratio {statistics.median(ratios):.2f}. {ab_machine.describe()}")
+        bench.row(case.name, f"{plain * 1e3:.0f} ms", f"{forecast * 1e3:.0f} ms", f"{ratios[-1]:.2f}")
+    print(f"\nmedian ratio {statistics.median(ratios):.2f}. {bench.machine()}")
     return 0
 
 

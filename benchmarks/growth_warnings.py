@@ -1,6 +1,6 @@
 """Does diagnose=True warn before values overflow, and keep quiet in healthy trainings?
 
-    python benchmarks/growth_warnings.py [--cases NAME …] [--levels O1,O2,O3] [--without-forecast-cases]
+    python benchmarks/growth_warnings.py [--cases NAME …] [--levels O1 O2 O3] [--without-forecast-cases]
 
 Each training of ``growth_cases.py`` runs at each level. Where a module's output or input overflows in the forward pass,
 in pass ``EARLY`` or later, a warning has to come before, and to name what grows. Where nothing overflows there must be
@@ -8,14 +8,13 @@ none; of this there are more trainings in ``forecast_cases.py``. The exit code i
 more than 1 % of the trainings without an overflow have a warning.
 """
 
-import argparse
 import re
 import statistics
 import sys
 import time
 import warnings
 
-import ab_machine
+import bench
 import forecast_cases
 import growth_cases
 import torch
@@ -46,37 +45,32 @@ class Watched(OverflowDiagnosis):
 
 def main():
     """Print a row per growing training and the false alarms, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", nargs="*", metavar="NAME", help="only these")
-    parser.add_argument("--levels", default="O1,O2,O3", help="default: O1,O2,O3")
-    parser.add_argument("--without-forecast-cases", action="store_true", help="only growth_cases.py")
-    options = parser.parse_args()
+    stated = bench.options(__doc__, cases=[], levels=["O1", "O2", "O3"], without_forecast_cases=False)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     begin = time.time()
-    levels = options.levels.split(",")
-    healthy = growth_cases.HEALTHY + ([] if options.without_forecast_cases else forecast_cases.CASES)
-    chosen = lambda kinds: [kind for kind in kinds if not options.cases or kind.__name__ in options.cases]  # noqa: E731
+    healthy = growth_cases.HEALTHY + ([] if stated.without_forecast_cases else forecast_cases.CASES)
+    chosen = [case for case in growth_cases.GROWING + healthy if not stated.cases or case.name in stated.cases]
     leads, counts = [], {"overflows": 0, "warned": 0, "named": 0, "without": 0, "alarms": 0}
-    print("| training | level | overflow in pass | warned in pass | of |\n|---|---|---|---|---|")
-    for kind in chosen(growth_cases.GROWING) + chosen(healthy):
-        for level in levels:
-            judge(kind, level, counts, leads)
+    bench.heading("training", "level", "overflow in pass", "warned in pass", "of")
+    for case in chosen:
+        for level in stated.levels:
+            judge(case, level, counts, leads)
     print(
         "\nwarned before: {warned} of {overflows} overflows, and what grows is named in {named}. "
         "Warnings in {without} trainings without an overflow: {alarms}.".format(**counts)
     )
     if leads:
         print(f"passes from warning to overflow: {min(leads)} to {max(leads)}, median {statistics.median(leads):g}")
-    print(f"{time.time() - begin:.0f} s. {ab_machine.describe()}")
+    print(f"{time.time() - begin:.0f} s. {bench.machine()}")
     is_right = counts["warned"] * 100 >= WANTED * counts["overflows"]
     return 0 if is_right and counts["alarms"] * 100 <= ALLOWED * counts["without"] else 1
 
 
-def judge(kind, level, counts, leads):
+def judge(case, level, counts, leads):
     """Run a training, count it, and print a row if it overflows late or has a warning."""
-    watched = run(kind, level)
-    is_planted = kind in growth_cases.GROWING
+    watched = run(case, level)
+    is_planted = case in growth_cases.GROWING
     step, text = (watched.warnings or [(None, "")])[0]
     named = (re.findall("of the (.*?) has grown", text) or [""])[0]
     if watched.overflow is None:
@@ -86,23 +80,23 @@ def judge(kind, level, counts, leads):
         is_before = step is not None and step < watched.overflow
         counts["overflows"] += 1
         counts["warned"] += is_before
-        counts["named"] += is_before and any(name in named for name in kind.modules)
+        counts["named"] += is_before and any(name in named for name in case.modules)
         leads.extend([watched.overflow - step] if is_before else [])
     if is_planted or (watched.overflow is None and step is not None):
-        print(f"| {kind.__name__} | {level} | {_shown(watched.overflow)} | {_shown(step)} | {named} |", flush=True)
+        bench.row(case.name, level, _shown(watched.overflow), _shown(step), named)
 
 
 def _shown(number):
     return "-" if number is None else number
 
 
-def run(kind, level):
+def run(case, level):
     """Train a case at a level; return the ``Watched``. A training that raises an error ends there."""
     torch.manual_seed(0)
     watched = Watched()
     try:
         with ampcompat.session(level, observers=[watched], verbosity=0):
-            kind().train()
+            case.train()
     except (RuntimeError, ampcompat.errors.AmpError):
         pass  # some cases of forecasts are refused, or fail, at some levels
     return watched
