@@ -9,7 +9,6 @@ of the intervals of their medians, by order statistics. The last column is how f
 The exit code is 1 if more than 5 % of the ratios lie outside the intervals of "in turn".
 """
 
-import argparse
 import contextlib
 import math
 import multiprocessing
@@ -19,7 +18,7 @@ import statistics
 import sys
 import time
 
-import ab_machine
+import bench
 
 from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging.summary import find_speeds, steady_steps
@@ -33,26 +32,20 @@ SHORTEST, LONGEST = 0.02, 0.5
 
 def main():
     """Print a row per way of timing and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ratios", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--step", type=float, default=0.002, help="seconds of the baseline's step, without noise")
-    parser.add_argument("--no-noise", action="store_true")
-    options = parser.parse_args()
+    options = bench.options(__doc__, ratios=100, rounds=3, step=0.002, no_noise=False)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     length = calibrated(options.step)
     rng = random.Random(0)
     ratios = [rng.uniform(0.7, 1.4) for _ in range(options.ratios)]
-    print("| timed | outside their 95 % interval | half width, median | error of the ratio: median, largest |")
-    print("|---|---|---|---|")
+    bench.heading("timed", "outside their 95 % interval", "half width, median", "error of the ratio: median, largest")
     with contextlib.nullcontext() if options.no_noise else noise():
         outside = [
             row(name, [time_ratio(length, ratio, options.rounds) for ratio in ratios], ratios)
             for name, time_ratio in (("in turn", in_turn), ("serial", serial))
         ]
     print(f"\n{options.rounds} rounds of {STEPS} steps of {1e3 * options.step:g} ms")
-    print(ab_machine.describe())
+    print(bench.machine())
     return 1 if outside[0] > 0.05 * options.ratios else 0
 
 
@@ -61,8 +54,8 @@ def row(name, found, ratios):
     outside = sum(not low <= true <= high for (_, (low, high)), true in zip(found, ratios))
     widths = [math.sqrt(high / low) - 1 for _, (low, high) in found]
     errors = [abs(ratio / true - 1) for (ratio, _), true in zip(found, ratios)]
-    values = name, outside, len(ratios), statistics.median(widths), statistics.median(errors), max(errors)
-    print("| {} | {} of {} | {:.1%} | {:.1%}, {:.1%} |".format(*values), flush=True)
+    error = f"{statistics.median(errors):.1%}, {max(errors):.1%}"
+    bench.row(name, f"{outside} of {len(ratios)}", f"{statistics.median(widths):.1%}", error)
     return outside
 
 
@@ -100,12 +93,7 @@ def median_and_interval(values):
 
 def timed(length, steps):
     """Return the seconds of each of so many steps."""
-    seconds = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        work(length)
-        seconds.append(time.perf_counter() - start)
-    return seconds
+    return [bench.seconds(lambda: work(length)) for _ in range(steps)]
 
 
 def work(length):
@@ -118,9 +106,7 @@ def work(length):
 
 def calibrated(seconds):
     """Return the length whose work takes so many seconds."""
-    start = time.perf_counter()
-    work(200000)
-    return round(200000 * seconds / (time.perf_counter() - start))
+    return round(200000 * seconds / bench.seconds(lambda: work(200000)))
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------

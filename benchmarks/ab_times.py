@@ -4,47 +4,35 @@
 
 The network has 8 layers of width 256. In each round it is trained at each level alone and under ``compare``; the ratio
 of a round is that of the two medians, and a row shows the median ratio of all rounds and its quartiles. Steps are
-timed by the process's CPU time, which other work on the machine changes less than the wall clock.
+timed by the process's CPU time, which other work on the machine changes less than the wall clock (``--wall``).
 """
 
-import argparse
 import statistics
 import time
 import types
 
-import ab_machine
+import bench
 import torch
+from networks import perceptron
 
 from ampcompat import abtest, amp, session
 from ampcompat.abtest.judging.summary import steady_seconds
 from ampcompat.abtest.recording import recorder
 
-LEVELS = ("O0", "O1", "O2", "O3")
-
 
 def main():
     """Print a row per level."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--wall", action="store_true", help="time by the wall clock, as `ab` does")
-    options = parser.parse_args()
-    clock = time.perf_counter if options.wall else time.process_time
+    stated = bench.options(__doc__, rounds=12, steps=60, wall=False)
+    clock = time.perf_counter if stated.wall else time.process_time
     recorder.time = types.SimpleNamespace(perf_counter=clock)
-    rounds = [{level: measure(level, options.steps, clock) for level in LEVELS} for _ in range(options.rounds)]
-    print("| level | alone, ms | as reported, ms | ratio (quartiles) | watched steps: ratio |\n|---|---|---|---|---|")
-    for level in LEVELS:
-        alone, reported, watched = zip(*[each[level] for each in rounds])
-        ratios = [one / other for one, other in zip(reported, alone)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        slow = statistics.median(one / other for one, other in zip(watched, alone))
-        times = [statistics.median(each) * 1e3 for each in (alone, reported)]
-        print(
-            "| {} | {:.2f} | {:.2f} | {:.3f} ({:.3f} to {:.3f}) | {:.2f} |".format(
-                level, *times, middle, low, high, slow
-            )
-        )
-    print("\n" + ab_machine.describe())
+    levels = {level: lambda level=level: measure(level, stated.steps, clock) for level in bench.LEVELS[:4]}
+    bench.heading("level", "alone, ms", "as reported, ms", "ratio (quartiles)", "watched steps: ratio")
+    for level, rounds in bench.interleaved(levels, stated.rounds).items():
+        alone, reported, watched = zip(*rounds)
+        low, middle, high = statistics.quantiles([one / other for one, other in zip(reported, alone)], n=4)
+        times = [f"{statistics.median(each) * 1e3:.2f}" for each in (alone, reported)]
+        bench.row(level, *times, f"{middle:.3f} ({low:.3f} to {high:.3f})", f"{bench.ratio(watched, alone):.2f}")
+    print("\n" + bench.machine())
 
 
 def measure(level, steps, clock):
@@ -60,20 +48,15 @@ def measure(level, steps, clock):
 
 def train(steps, times, clock):
     """Train, and append the seconds of each step to ``times``."""
-    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(256, 256), torch.nn.ReLU())]
-    model = torch.nn.Sequential(*layers)
-    model, optimizer = amp.initialize(
-        model, torch.optim.SGD(model.parameters(), lr=1e-3), verbosity=0, loss_scale=128.0
-    )
-    inputs = torch.randn(64, 256)
-    for _ in range(steps):
-        start = clock()
+    model, inputs = perceptron(*[256] * 9), torch.randn(64, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model, optimizer = amp.initialize(model, optimizer, verbosity=0, loss_scale=128.0)
+
+    def step():
         optimizer.zero_grad()
-        loss = model(inputs).float().pow(2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-        times.append(clock() - start)
+        bench.by_amp(optimizer, model(inputs).float().pow(2).mean())
+
+    times.extend(bench.seconds(step, clock=clock) for _ in range(steps))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ level that is bad, or that nothing can be said of; a wrong rejection is one of a
 can be said of. The exit code is 1 with a wrong acceptance, or with more than 5 % wrong rejections.
 """
 
-import argparse
 import collections
 import math
 import random
 import sys
 
-import ab_machine
+import bench
 
 from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging import verdict
@@ -27,32 +26,30 @@ BAD = (verdict.REJECTED, verdict.NOT_JUDGED)
 UNKNOWN = (verdict.NOT_JUDGED,)
 
 #: kind -> what may be said of it.
-TRUTHS = collections.OrderedDict(
-    [
-        ("healthy", HEALTHY),
-        ("healthy, start-up skips", HEALTHY),
-        ("healthy, one bad batch", HEALTHY),
-        ("healthy, heavy-tailed loss", HEALTHY),
-        ("healthy, three seeds", HEALTHY),
-        ("healthy, two losses (GAN)", HEALTHY),
-        ("healthy, batches of 1, start-up skips", HEALTHY),
-        ("healthy, bursts of noise", HEALTHY),
-        ("healthy, loss rises by design", HEALTHY),
-        ("never learns, and one bad batch", BAD),
-        ("learns, then diverges late", BAD),
-        ("ends 5 % worse", BAD),
-        ("ends 5 % worse, three seeds", BAD),
-        ("drifts slowly", BAD),
-        ("one of two losses collapses", BAD),
-        ("ends half as high again, batches of 1", BAD),
-        ("ends 30 % worse, bursts of noise", BAD),
-        ("rises twice as far as the baseline", BAD),
-        ("nan from the first step", BAD),
-        ("baseline itself broken", UNKNOWN),
-        ("unseeded data", UNKNOWN),
-        ("very short run", UNKNOWN),
-    ]
-)
+TRUTHS = {
+    **dict.fromkeys("""
+healthy
+healthy, start-up skips
+healthy, one bad batch
+healthy, heavy-tailed loss
+healthy, three seeds
+healthy, two losses (GAN)
+healthy, batches of 1, start-up skips
+healthy, bursts of noise
+healthy, loss rises by design""".splitlines()[1:], HEALTHY),
+    **dict.fromkeys("""
+never learns, and one bad batch
+learns, then diverges late
+ends 5 % worse
+ends 5 % worse, three seeds
+drifts slowly
+one of two losses collapses
+ends half as high again, batches of 1
+ends 30 % worse, bursts of noise
+rises twice as far as the baseline
+nan from the first step""".splitlines()[1:], BAD),
+    **dict.fromkeys(("baseline itself broken", "unseeded data", "very short run"), UNKNOWN),
+}  # fmt: skip
 
 #: Kinds that are simulated only.
 SIMULATED = ("batches of 1", "bursts of noise", "rises")
@@ -60,13 +57,9 @@ SIMULATED = ("batches of 1", "bursts of noise", "rises")
 
 def main():
     """Print a row per kind and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20, help="simulated reports per kind")
-    parser.add_argument("--trainings", type=int, default=7, help="really trained reports per kind; 0: none")
-    parser.add_argument("--first-seed", type=int, default=0)
-    options = parser.parse_args()
+    options = bench.options(__doc__, seeds=20, trainings=7, first_seed=0)
     wrong, total, healthy, unjudged = collections.Counter(), 0, 0, 0
-    print("| kind | source | accepted | rejected | not judged | wrong |\n|---|---|---|---|---|---|")
+    bench.heading("kind", "source", "accepted", "rejected", "not judged", "wrong")
     for source, make, count in (("simulated", simulated, options.seeds), ("trained", trained, options.trainings)):
         kinds_of = [kind for kind in TRUTHS if make is simulated or not any(word in kind for word in SIMULATED)]
         for kind, allowed in ((kind, TRUTHS[kind]) for kind in kinds_of):
@@ -78,11 +71,11 @@ def main():
             unjudged += kinds[verdict.NOT_JUDGED] if kind.startswith("healthy") else 0
             counts = [kinds[each] for each in (verdict.ACCEPTED, verdict.REJECTED, verdict.NOT_JUDGED)]
             if count:
-                print("| {} | {} | {} | {} | {} | {} |".format(kind, source, *(counts + [len(found)])), flush=True)
+                bench.row(kind, source, *counts, len(found))
     accepted, rejected = wrong[verdict.ACCEPTED], wrong[verdict.REJECTED]
     print(f"\n{total} reports: {accepted} wrong acceptances, {rejected} wrong rejections")
     print(f"{healthy} healthy ones: {unjudged} not judged")
-    print(ab_machine.describe())
+    print(bench.machine())
     return 1 if accepted or rejected > 0.05 * total else 0
 
 

@@ -83,13 +83,18 @@ def synchronize(device):
         torch.cuda.synchronize()
 
 
-def seconds(function, device="cpu", clock=time.perf_counter):
-    """Return the seconds of a call."""
+def timed(function, *args, device="cpu", clock=time.perf_counter):
+    """Call a function; return (what it returned, the seconds)."""
     synchronize(device)
     start = clock()
-    function()
+    returned = function(*args)
     synchronize(device)
-    return clock() - start
+    return returned, clock() - start
+
+
+def seconds(function, device="cpu", clock=time.perf_counter):
+    """Return the seconds of a call."""
+    return timed(function, device=device, clock=clock)[1]
 
 
 def interleaved(subjects, rounds, warm_up=0):

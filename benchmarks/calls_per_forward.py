@@ -7,14 +7,13 @@ small, and the passes of the rival, torch.autocast, run in between: the ratio sa
     python benchmarks/calls_per_forward.py [--backend native] [--width 16]
 """
 
-import argparse
 import collections
 import os
 import pathlib
 import statistics
 import sys
-import time
 
+import bench
 import torch
 
 import ampcompat
@@ -65,9 +64,7 @@ def calls_beside_forward(level, backend, params):
     optimizer = torch.optim.Adam(model.parameters())
 
     def beside_forward(loss):
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        bench.by_amp(optimizer, loss)
         optimizer.zero_grad()
 
     with ampcompat.session(level, backend=backend, verbosity=0):
@@ -79,12 +76,7 @@ def calls_beside_forward(level, backend, params):
 
 
 def _seconds(forward, passes=20):
-    found = []
-    for _ in range(passes):
-        start = time.perf_counter()
-        forward()
-        found.append(time.perf_counter() - start)
-    return min(found)
+    return min(bench.seconds(forward) for _ in range(passes))
 
 
 def ratio(level, backend, width, rounds=15):
@@ -107,10 +99,7 @@ def ratio(level, backend, width, rounds=15):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--backend", default="native")
-    parser.add_argument("--width", type=int, default=16)
-    options = parser.parse_args()
+    options = bench.options(__doc__, backend="native", width=16)
     os.environ[emulated_half_arithmetic.VARIABLE] = "off"
     torch.set_num_threads(1)
     for level in LEVELS:

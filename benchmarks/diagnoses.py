@@ -6,11 +6,10 @@ Each row is a cause: whether the first explanation of it names what it should, a
 The exit code is 1 with fewer than 43 of 45 right.
 """
 
-import argparse
 import collections
 import sys
 
-import ab_machine
+import bench
 import torch
 
 import ampcompat
@@ -110,21 +109,19 @@ CAUSES = {
 
 def main():
     """Print a row per cause and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--show", action="store_true", help="print the explanations")
-    options = parser.parse_args()
+    options = bench.options(__doc__, show=False)
     right = 0
-    print("| cause | {} |\n|---|---|---|---|".format(" | ".join(LEVELS)))
+    bench.heading("cause", *LEVELS)
     for name, cause in CAUSES.items():
         told = [explanation(cause, level) for level in LEVELS]
         found = [is_right(cause, level, text) for level, text in zip(LEVELS, told)]
         right += sum(found)
-        print("| {} | {} |".format(name, " | ".join("right" if each else "WRONG" for each in found)), flush=True)
+        bench.row(name, *["right" if each else "WRONG" for each in found])
         for level, text, each in zip(LEVELS, told, found):
             if options.show or not each:
                 print(f"    {level}: {text}")
     print(f"\n{right} of {len(CAUSES) * len(LEVELS)} right")
-    print(ab_machine.describe())
+    print(bench.machine())
     return 0 if right >= 43 else 1
 
 
@@ -168,9 +165,7 @@ def train(cause):
         output = net(inputs)
         loss = cause.loss(output) if is_faulty and cause.loss else squared(output)
         optimizer.zero_grad()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        bench.by_amp(optimizer, loss)
 
 
 if __name__ == "__main__":

@@ -16,61 +16,17 @@ Here a step at O2 runs on fake tensors, with scaled_dot_product_attention. Rows:
     python benchmarks/estimate_gpt2.py [--rows states once …] [--layers 48]
 """
 
-import argparse
 import sys
 import time
 
+import bench
 import torch
 import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
+from networks import Gpt
 
 import ampcompat
 
 WORDS, LENGTH, BATCH = 50257, 1024, 32
-
-
-class Block(torch.nn.Module):
-    """A block of GPT-2, with the function between its two largest layers."""
-
-    def __init__(self, width, heads, between):
-        super().__init__()
-        self.heads, self.between = heads, between
-        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
-        self.inside, self.outside = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        parts = self.inside(self.norms[0](x)).view(batch, length, 3, self.heads, width // self.heads)
-        found = F.scaled_dot_product_attention(*parts.permute(2, 0, 3, 1, 4).unbind(0), is_causal=True)
-        x = x + self.outside(found.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(self.between(self.up(self.norms[1](x))))
-
-
-class Gpt(torch.nn.Module):
-    """Token and position embeddings, blocks, and an output layer that is the embedding.
-
-    Args:
-        between: the function inside of each block.
-        is_checkpointed: whether each block is a checkpoint.
-    """
-
-    def __init__(self, width=1600, layers=48, heads=25, between=F.gelu, is_checkpointed=False):
-        super().__init__()
-        self.is_checkpointed = is_checkpointed
-        self.words, self.places = torch.nn.Embedding(WORDS, width), torch.nn.Embedding(LENGTH, width)
-        self.blocks = torch.nn.ModuleList(Block(width, heads, between) for _ in range(layers))
-        self.norm = torch.nn.LayerNorm(width)
-
-    def features(self, tokens):
-        """Return the output of the last block."""
-        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.is_checkpointed else block(x)
-        return x
-
-    def forward(self, tokens):
-        return F.linear(self.norm(self.features(tokens)), self.words.weight)
 
 
 def blocks_alone(model):
@@ -110,7 +66,7 @@ def flat_buffer(layers):
     return wrapped.gradients - alone.gradients
 
 
-LARGE = {"width": 8192, "layers": 125, "heads": 64}
+LARGE = {"width": 8192, "layers": 125, "heads": 64, "checkpointed": True}
 
 #: name -> (what the paper says, layers -> bytes). ``Gpt``'s options come last.
 ROWS = {
@@ -119,44 +75,31 @@ ROWS = {
     "once": ("about 60 GB", lambda layers: activations(blocks_alone, layers=layers, between=F.relu)),
     "GELU": ("", lambda layers: activations(blocks_alone, layers=layers)),
     "whole": ("", lambda layers: activations(whole, layers=layers)),
-    "checkpoint": ("about 8 GB", lambda layers: activations(blocks_alone, layers=layers, is_checkpointed=True)),
-    "checkpoint, whole": ("about 8 GB", lambda layers: activations(whole, layers=layers, is_checkpointed=True)),
+    "checkpoint": ("about 8 GB", lambda layers: activations(blocks_alone, layers=layers, checkpointed=True)),
+    "checkpoint, whole": ("about 8 GB", lambda layers: activations(whole, layers=layers, checkpointed=True)),
     "100 billion, checkpoint": (
         "about 60 GB",
-        lambda layers: activations(blocks_alone, **dict(LARGE, is_checkpointed=True)),
+        lambda layers: activations(blocks_alone, **LARGE),
     ),
 }
 
 
-def most_memory():
-    """Return the most bytes that this process has had in memory, or None where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--layers", type=int, default=48, help="of GPT-2")
-    stated = parser.parse_args(arguments)
+def main():
+    stated = bench.options(__doc__, rows=list(ROWS), layers=48, choices={"rows": ROWS})
     with torch.device("meta"):
         count = sum(param.numel() for param in Gpt(layers=stated.layers).parameters())
     print(f"torch {torch.__version__}, {count:,} params, batch {BATCH}, length {LENGTH}")
-    print("| row | the paper | predicted GB | bytes per param | CPU seconds |")
-    print("|---|---|---|---|---|")
+    bench.heading("row", "the paper", "predicted GB", "bytes per param", "CPU seconds")
     for name in stated.rows:
         said, predict = ROWS[name]
-        began = time.process_time()
-        found = predict(stated.layers)
-        seconds = time.process_time() - began
+        found, seconds = bench.timed(predict, stated.layers, clock=time.process_time)
         share = "" if name.startswith("100") else f"{found / count:.2f}"
-        print(f"| {name} | {said} | {found / 1e9:.2f} | {share} | {seconds:.1f} |", flush=True)
-    memory = most_memory()
-    if memory is not None:
-        print(f"the most memory of this process: {memory / 1e9:.2f} GB")
+        bench.row(name, said, f"{found / 1e9:.2f}", share, f"{seconds:.1f}")
+    if sys.platform.startswith("linux"):
+        import resource
+
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(f"the most memory of this process: {memory:.2f} GB")
 
 
 if __name__ == "__main__":

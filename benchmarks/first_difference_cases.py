@@ -13,11 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from trainings import Module
+from case_trainings import Module, late
 
 from ampcompat import amp
 
 STEPS = 2
+cross_entropy = late(F, "cross_entropy")
 LOW = {"O1": torch.float16, "O2": torch.float16, "O3": torch.float16, "O4": torch.bfloat16, "O5": torch.bfloat16}
 
 #: The level of the run, or None in the run in float32.
@@ -206,7 +207,7 @@ def either(usual, wrong):
     return lambda x, weight: (wrong if is_compared() else usual)(x * weight)
 
 
-def train(network, level, loss_of=F.cross_entropy, passes=1):
+def train(network, level, loss_of=cross_entropy, passes=1):
     """Train a network for some steps with ``amp``, on random numbers."""
     torch.manual_seed(0)
     model = network().to(DEVICE[0])
@@ -262,7 +263,7 @@ class Case(NamedTuple):
     op: str = ""
     direction: str = "forward"
     plant: Optional[Callable] = None
-    loss_of: Callable = F.cross_entropy
+    loss_of: Callable = cross_entropy
     passes: int = 1
 
 
@@ -496,9 +497,10 @@ def abs_sum(x, **options):
 
 ATTENTION = "blocks.0.attention"
 tanh_of = wrapped(lambda x, w: torch.tanh(x * w))
-straight_through = with_gradient(torch.tanh, lambda gradient: gradient)
+straight_through = with_gradient(late(torch, "tanh"), lambda gradient: gradient)
 added_twice = with_gradient(torch.clone, lambda gradient: gradient * 2)
-softmax, sigmoid = torch.softmax, torch.sigmoid
+softmax, sigmoid, tanh, relu = (late(torch, name) for name in ("softmax", "sigmoid", "tanh", "relu"))
+softplus, leaky_relu = late(F, "softplus"), late(F, "leaky_relu")
 
 # fmt: off
 CHOSEN = [
@@ -525,11 +527,11 @@ CHOSEN = [
 
     # Another function, in Python.
     of_attribute("gelu by tanh in Python", "function", "O1", mlp, "act", "gelu", "gelu", _gelu_by_tanh),
-    of_body("softplus without its threshold", "function", "O2", "softplus", F.softplus,
+    of_body("softplus without its threshold", "function", "O2", "softplus", softplus,
             lambda x: torch.log(1 + torch.exp(x) + 0.01)),
-    of_body("straight-through tanh", "function", "O1", "tanh", torch.tanh, straight_through, "backward"),
-    of_body("leaky relu with 0.02", "function", "O3", "leaky_relu", F.leaky_relu, lambda x: F.leaky_relu(x, 0.02)),
-    of_body("a missing residual", "function", "O1", "add", lambda x: x + torch.relu(x), torch.relu),
+    of_body("straight-through tanh", "function", "O1", "tanh", tanh, straight_through, "backward"),
+    of_body("leaky relu with 0.02", "function", "O3", "leaky_relu", leaky_relu, lambda x: F.leaky_relu(x, 0.02)),
+    of_body("a missing residual", "function", "O1", "add", lambda x: x + relu(x), relu),
     of_body("scores not divided", "function", "O2", "div", lambda x: softmax(x / 8, -1), lambda x: softmax(x, -1)),
 
     # Half, though the op table has it in float32.
@@ -541,7 +543,7 @@ CHOSEN = [
         ("log", None, lambda x: torch.log(x.abs() + 1)),
         ("pow", None, lambda x: torch.pow(x, 2)),
         ("cumsum", None, lambda x: torch.cumsum(x, -1)),
-        ("softplus", None, F.softplus),
+        ("softplus", None, softplus),
         ("normalized sum", "sum", abs_sum),
         ("reciprocal", None, lambda x: torch.reciprocal(x.abs() + 1)),
     )],

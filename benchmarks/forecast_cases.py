@@ -14,12 +14,13 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
-from trainings import Body, Module, Net, Training
+from case_trainings import Body, Module, Net, Training, late
 
 WIDTH, FEATURES, BATCH = 32, 8, 32
 
 SGD, Linear, Sequential = torch.optim.SGD, nn.Linear, nn.Sequential
-mse, relu, tanh, softmax = F.mse_loss, torch.relu, torch.tanh, torch.softmax
+relu, tanh, softmax = (late(torch, name) for name in ("relu", "tanh", "softmax"))
+mse, cross_entropy = late(F, "mse_loss"), late(F, "cross_entropy")
 
 
 def noise():
@@ -67,7 +68,7 @@ def case(
     )
 
 
-classified = functools.partial(case, outputs=4, rate=0.2, targets=quadrant, loss=F.cross_entropy)
+classified = functools.partial(case, outputs=4, rate=0.2, targets=quadrant, loss=cross_entropy)
 binary = functools.partial(case, rate=0.2, targets=lambda x: (x[:, :1] > 0).float())
 
 
@@ -445,7 +446,7 @@ CHOSEN = [
     # Logits of 1e5 from the last layer, divided in the loss.
     classified("LargeLogits", "head", change=lambda net: net.head.weight.mul_(1e6),
                optimizer=lambda params: SGD(params[:3], lr=0.2),
-               loss=lambda output, target: F.cross_entropy(output / 1e6, target)),
+               loss=lambda output, target: cross_entropy(output / 1e6, target)),
     # One row in each batch has features of 1e6, which a clamp in the model limits after the first layer.
     case("BatchOfOutliers", "embed", function=lambda x: relu(x.clamp(-4, 4)), inputs=outliers,
          targets=lambda x: wave(x.clamp(-1, 1)), optimizer=lambda params: SGD(params[2:], lr=0.02)),
@@ -517,10 +518,10 @@ CHOSEN = [
     case("SquaresByHand", "", inner_loss=by_multiplication, rate=1e-8),
     # binary_cross_entropy of a sigmoid, which O1 refuses; from logits it is healthy.
     binary("BinaryCrossEntropy", "", model=lambda: Sequential(plain_net(), nn.Sigmoid()),
-           loss=F.binary_cross_entropy),
-    binary("BinaryCrossEntropyWithLogits", loss=F.binary_cross_entropy_with_logits),
+           loss=late(F, "binary_cross_entropy")),
+    binary("BinaryCrossEntropyWithLogits", loss=late(F, "binary_cross_entropy_with_logits")),
     # A Huber loss: healthy.
-    case("Huber", loss=F.smooth_l1_loss),
+    case("Huber", loss=late(F, "smooth_l1_loss")),
     # A divergence from a teacher at temperature 4: healthy.
     classified("Distilled", targets=lambda x: softmax(x[:, :4] * 3, -1),
                loss=lambda output, target: F.kl_div(F.log_softmax(output, -1), target, reduction="batchmean")),
@@ -639,7 +640,7 @@ CHOSEN = [
          loss=lambda output, target: (1 - F.cosine_similarity(output, target)).mean()),
     # Cross-entropy with smoothed labels and weight decay.
     classified("LabelsSmoothed", optimizer=lambda params: SGD(params, lr=0.2, weight_decay=1e-3),
-               loss=functools.partial(F.cross_entropy, label_smoothing=0.1)),
+               loss=functools.partial(cross_entropy, label_smoothing=0.1)),
     # Logits of 3e5 whose differences count, from weights of 1e6.
     classified("LargeClassWeights", "head", change=lambda net: net.head.weight.mul_(3e6),
                optimizer=lambda params: SGD(params[3:4], lr=0.0)),
@@ -663,7 +664,7 @@ HELD_OUT = [
     case("AdamaxOptimizer", optimizer=adam(2e-3, kind=torch.optim.Adamax)),
     case("NAdamOptimizer", optimizer=adam(2e-3, kind=torch.optim.NAdam)),
     # A loss of 1e-6, whose learning rate is as much larger.
-    case("LossPerSampleTiny", loss=with_mean(F.l1_loss, 1e-7),
+    case("LossPerSampleTiny", loss=with_mean(late(F, "l1_loss"), 1e-7),
          optimizer=lambda params: SGD(params, lr=0.05 / 1e-7, momentum=0.5)),
     # A loss that is a sum of 32 squares times 1e4: large gradients, found by a dynamic scale.
     case("SumOverBatch", rate=1e-7, loss=with_mean(functools.partial(mse, reduction="sum"), 1e4)),

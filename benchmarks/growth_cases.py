@@ -9,7 +9,7 @@ import math
 
 import torch
 from torch import nn
-from trainings import Body, Module, Net, Training
+from case_trainings import Body, Module, Net, Training
 
 WIDTH = 16
 

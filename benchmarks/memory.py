@@ -21,12 +21,14 @@ the float32 values and gradients of one chunk of masters at a time, at most 1/64
 "O5-clipped" is the same where the script asks for float32 gradients (``amp.master_params``): 16 and the chunk. Both
 have the loss scale of O5, 1; the other rows have a scale of 8, so that gradients are unscaled.
 
-    python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 ...] [--device cpu]
+    python benchmarks/memory.py [--layers 24] [--width 1024] [--levels O0 O1 …] [--device cpu]
+        [--optimizers adam fused-adam adam-foreach sgd adamw-8bit muon]
 """
 
-import argparse
 import gc
+import importlib
 
+import bench
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,19 +43,6 @@ FORMULA = 16
 
 #: O5 with ``store_param_remainders=True``; and with the float32 gradients that ``amp.master_params`` gives to clipping.
 REMAINDERS, CLIPPED = "O5-stored", "O5-clipped"
-
-
-class Tower(torch.nn.Module):
-    """Linear layers without anything else, so that params are nearly all there is."""
-
-    def __init__(self, layers, width):
-        super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(width, width) for _ in range(layers)])
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
 
 
 def live_bytes():
@@ -116,7 +105,7 @@ def measure(level, layers, width, make_optimizer, device="cpu"):
     """Return {stage: bytes per param} of the third step of a level; the first two let state appear."""
     gc.collect()
     before = live_bytes()
-    model = Tower(layers, width).to(device)
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(layers)]).to(device)
     params = sum(param.numel() for param in model.parameters())
     optimizer = make_optimizer(model.parameters())
     options = {"store_param_remainders": True} if level in (REMAINDERS, CLIPPED) else {"loss_scale": 8.0}
@@ -164,40 +153,34 @@ def most_during(function, watched):
     return water.most
 
 
-def adamw_8bit(params):
-    """Return torchao's AdamW with 8-bit moments."""
-    from torchao.optim import AdamW8bit
-
-    return AdamW8bit(params)
-
-
 OPTIMIZERS = {
     "adam": lambda params: torch.optim.Adam(params, foreach=False),
     "adam-foreach": lambda params: torch.optim.Adam(params, foreach=True),
     "fused-adam": lambda params: torch.optim.Adam(params, fused=True),
     "sgd": lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, foreach=False),
-    "adamw-8bit": adamw_8bit,
+    "adamw-8bit": lambda params: importlib.import_module("torchao.optim").AdamW8bit(params),
     "muon": lambda params: torch.optim.Muon([param for param in params if param.dim() == 2]),  # matrices alone
 }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=24)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--levels", nargs="+", default=["O0", "O1", "O2", "O3", "O4", "O5", REMAINDERS, CLIPPED])
-    parser.add_argument("--optimizers", nargs="+", default=["adam", "fused-adam"], choices=list(OPTIMIZERS))
-    parser.add_argument("--device", default="cpu")
-    stated = parser.parse_args()
+    stated = bench.options(
+        __doc__,
+        layers=24,
+        width=1024,
+        levels=[*bench.LEVELS, REMAINDERS, CLIPPED],
+        optimizers=["adam", "fused-adam"],
+        device="cpu",
+        choices={"optimizers": OPTIMIZERS},
+    )
     params = stated.layers * (stated.width + 1) * stated.width
     print(f"torch {torch.__version__}, {params:,} params, chunks of {tensor_lists.CHUNK:,}")
     print(f"bytes per param; the formula for mixed precision with Adam is {FORMULA}")
-    print("{:12} {:10}".format("optimizer", "level") + "".join(f"{stage:>10}" for stage in STAGES) + "      peak")
+    bench.heading("optimizer", "level", *STAGES, "peak")
     for name in stated.optimizers:
         for level in stated.levels:
             held = measure(level, stated.layers, stated.width, OPTIMIZERS[name], stated.device)
-            row = "".join(f"{held[stage]:10.2f}" for stage in STAGES)
-            print(f"{name:12} {level:10}{row}{max(held.values()):10.2f}", flush=True)
+            bench.row(name, level, *[f"{held[stage]:.2f}" for stage in STAGES], f"{max(held.values()):.2f}")
 
 
 if __name__ == "__main__":

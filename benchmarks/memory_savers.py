@@ -1,9 +1,7 @@
 """Memory and time of training a small detector: base, mixed precision, accumulation, checkpointing, all together; and
 what is saved for the backward pass moved to the CPU (offloading, ``torch.autograd.graph.save_on_cpu``).
 
-The network is a RetinaNet in small: a residual backbone of four stages, a feature pyramid over the last three, and
-two heads that share their weights between the levels of the pyramid. Its targets are made up; what is measured does
-not depend on them.
+The network is ``networks.Detector``; its targets are made up, since what is measured does not depend on them.
 
 Each row trains by itself. In a step of the base the optimizer gets ``--batch`` images; with accumulation it steps
 after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs stays), or, with ``--same-batch``,
@@ -19,94 +17,22 @@ Where the device is the CPU itself, offloading copies within one memory, and sav
 The rows are interleaved, so that changes of the machine's speed affect all of them. Ratios are to the base, medians
 over the rounds.
 
-    python benchmarks/memory_savers.py [--size 256] [--batch 4] [--accumulate 2] [--device cuda]
+    python benchmarks/memory_savers.py [--levels O1 O2] [--rounds 3] [--iterations 4] [--size 256] [--width 32]
+        [--blocks 2] [--batch 4] [--accumulate 2] [--same-batch] [--device cuda]
 """
 
-import argparse
 import contextlib
 import gc
 import itertools
-import os
 import statistics
-import sys
-import time
 
+import bench
 import torch
-import torch.nn.functional as F
-from torch.utils.checkpoint import checkpoint
+from memory import HighWater
+from networks import Detector, detector_loss
 
 import ampcompat
 from ampcompat import amp
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from memory import HighWater  # noqa: E402 (the file beside this one)
-
-ANCHORS, CLASSES = 3, 20
-
-
-class Block(torch.nn.Module):
-    """Two convolutions with batch norm beside a shortcut."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.conv1, self.norm1 = torch.nn.Conv2d(width, width, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(width)
-        self.conv2, self.norm2 = torch.nn.Conv2d(width, width, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(width)
-
-    def forward(self, x):
-        return F.relu(x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
-
-
-def stage(inside, outside, blocks):
-    """Return a convolution with a stride, and blocks."""
-    entry = torch.nn.Conv2d(inside, outside, 3, 2, 1, bias=False), torch.nn.BatchNorm2d(outside), torch.nn.ReLU()
-    return torch.nn.Sequential(*entry + tuple(Block(outside) for _ in range(blocks)))
-
-
-class Detector(torch.nn.Module):
-    """Backbone, pyramid and heads. Images to (class logits, box offsets) over all positions of all levels."""
-
-    def __init__(self, width=32, blocks=2, checkpointed=False):
-        super().__init__()
-        self.checkpointed = checkpointed
-        sizes = [width, 2 * width, 4 * width, 4 * width]
-        self.stem = torch.nn.Conv2d(3, width, 7, 2, 3)
-        self.stages = torch.nn.ModuleList(stage(i, o, blocks) for i, o in zip([width] + sizes, sizes))
-        self.lateral = torch.nn.ModuleList(torch.nn.Conv2d(size, 2 * width, 1) for size in sizes[1:])
-        self.smooth = torch.nn.ModuleList(torch.nn.Conv2d(2 * width, 2 * width, 3, padding=1) for _ in sizes[1:])
-        self.classes = self.make_head(2 * width, ANCHORS * CLASSES)
-        self.boxes = self.make_head(2 * width, ANCHORS * 4)
-
-    @staticmethod
-    def make_head(width, outputs):
-        """Return two convolutions and the one that predicts."""
-        body = [layer for _ in range(2) for layer in (torch.nn.Conv2d(width, width, 3, padding=1), torch.nn.ReLU())]
-        return torch.nn.Sequential(*(body + [torch.nn.Conv2d(width, outputs, 3, padding=1)]))
-
-    def run(self, part, x):
-        """Run a part of the network, perhaps without keeping what is inside."""
-        return checkpoint(part, x, use_reentrant=False) if self.checkpointed else part(x)
-
-    def forward(self, images):
-        x, features = self.stem(images), []
-        for part in self.stages:
-            x = self.run(part, x)
-            features.append(x)
-        levels, above = [], None
-        for feature, lateral, smooth in list(zip(features[1:], self.lateral, self.smooth))[::-1]:
-            beside = lateral(feature)
-            above = beside if above is None else beside + F.interpolate(above, size=feature.shape[2:])
-            levels.append(smooth(above))
-        predict = [self.run(self.classes, level).flatten(2) for level in levels]
-        boxes = [self.run(self.boxes, level).flatten(2) for level in levels]
-        return torch.cat(predict, 2), torch.cat(boxes, 2)
-
-
-def loss_of(model, images):
-    """Return a focal loss against empty images, and a smooth distance of the boxes."""
-    logits, boxes = model(images)
-    chance = torch.sigmoid(logits.float())
-    focal = (chance.pow(2) * F.softplus(logits.float())).mean()
-    return focal + F.smooth_l1_loss(boxes.float(), torch.ones_like(boxes, dtype=torch.float32))
 
 
 class Row:
@@ -133,7 +59,7 @@ class Row:
         )
         self.offloaded = offloaded
         self.level, self.accumulate, self.checkpointed, self.stated = level, accumulate, checkpointed, stated
-        self.times = []
+        self.images = max(1, stated.batch // accumulate) if stated.same_batch else stated.batch
 
     @contextlib.contextmanager
     def opened(self):
@@ -142,8 +68,7 @@ class Row:
         torch.manual_seed(0)
         model = Detector(stated.width, stated.blocks, self.checkpointed).to(stated.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        count = max(1, stated.batch // self.accumulate) if stated.same_batch else stated.batch
-        images = torch.randn(count, 3, stated.size, stated.size, device=stated.device)
+        images = torch.randn(self.images, 3, stated.size, stated.size, device=stated.device)
         try:
             amp.initialize(model, optimizer, opt_level=self.level, verbosity=0, loss_scale=128.0)
             accumulation = amp.accumulate(optimizer, self.accumulate)
@@ -162,39 +87,28 @@ class Row:
     def loss(self, model, images):
         """Return the loss of a model."""
         if not self.offloaded:
-            return loss_of(model, images)
+            return detector_loss(model, images)
         with torch.autograd.graph.save_on_cpu(pin_memory=self.stated.device != "cpu"):
-            return loss_of(model, images)
+            return detector_loss(model, images)
 
     def on_gpu(self):
         """Return the ``Estimate`` of a step on a GPU."""
         stated = self.stated
-        count = max(1, stated.batch // self.accumulate) if stated.same_batch else stated.batch
         return ampcompat.estimate(
             Detector(stated.width, stated.blocks, self.checkpointed),
             lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
             self.level,
-            loss=lambda model: self.loss(model, torch.randn(count, 3, stated.size, stated.size)),
+            loss=lambda model: self.loss(model, torch.randn(self.images, 3, stated.size, stated.size)),
             accumulate=self.accumulate,
         )
 
     def time(self):
-        """Add the seconds of an iteration, a mean over some."""
+        """Return the seconds of an iteration, a mean over some."""
         with self.opened() as iterate:
             for _ in range(2 * self.accumulate):
                 iterate()
-            self.wait()
-            started = time.perf_counter()
             count = max(self.accumulate, self.stated.iterations // self.accumulate * self.accumulate)
-            for _ in range(count):
-                iterate()
-            self.wait()
-            self.times.append((time.perf_counter() - started) / count)
-
-    def wait(self):
-        """Wait for the device."""
-        if self.stated.device != "cpu":
-            torch.cuda.synchronize()
+            return bench.seconds(lambda: [iterate() for _ in range(count)], self.stated.device) / count
 
     def peak(self):
         """Return (the most bytes held during iterations, the bytes a forward pass saves)."""
@@ -247,38 +161,21 @@ def rows_of(stated):
 
 
 def parse(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--iterations", type=int, default=4, help="timed in a row, in each round")
-    parser.add_argument("--size", type=int, default=256, help="pixels of an image's side")
-    parser.add_argument("--width", type=int, default=32, help="channels of the first stage")
-    parser.add_argument("--blocks", type=int, default=2, help="in each of the four stages")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--accumulate", type=int, default=2)
-    parser.add_argument("--same-batch", action="store_true", help="divide a batch instead of adding batches")
-    parser.add_argument("--device", default="cpu")
-    return parser.parse_args(arguments)
+    return bench.options(
+        __doc__, arguments, levels=["O1", "O2"], rounds=3, iterations=4, size=256, width=32, blocks=2, batch=4,
+        accumulate=2, same_batch=False, device="cpu",
+    )  # fmt: skip
 
 
-def report(rows, peaks):
-    """Return the table as lines."""
-    lines = [
-        "| training | memory MB | ratio | saved MB | ratio | time ms | ratio | on a GPU MB, predicted | offloaded MB |"
-    ]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
-    base_peak, base_kept = peaks[0]
-    for row, (most, kept) in zip(rows, peaks):
-        ratio = statistics.median(mine / base for mine, base in zip(row.times, rows[0].times))
-        values = (most / 1e6, most / base_peak, kept / 1e6, kept / base_kept)
-        figures = " | ".join("{:.1f} | {:.2f}".format(*pair) for pair in (values[:2], values[2:]))
-        milliseconds = 1000 * statistics.median(row.times)
-        on_gpu = row.on_gpu()
-        predicted = f"{on_gpu.peak_total / 1e6:.1f} | {(on_gpu.offloaded or 0) / 1e6:.1f}"
-        lines.append(
-            "| {} | {} | {:.1f} | {:.2f} | {} |".format(row.name or "base", figures, milliseconds, ratio, predicted)
-        )
-    return lines
+def cells_of(row, base, peaks, times):
+    """Return the cells of a row; ``peaks`` and ``times`` are by name."""
+    (most, kept), (base_most, base_kept) = peaks[row.name], peaks[base.name]
+    predicted = row.on_gpu()
+    figures = [most / 1e6, most / base_most, kept / 1e6, kept / base_kept]
+    figures += [1000 * statistics.median(times[row.name]), bench.ratio(times[row.name], times[base.name])]
+    figures += [predicted.peak_total / 1e6, (predicted.offloaded or 0) / 1e6]
+    formats = ["{:.1f}", "{:.2f}"] * 3 + ["{:.1f}"] * 2
+    return [row.name or "base"] + [form.format(figure) for form, figure in zip(formats, figures)]
 
 
 def main(arguments=None):
@@ -287,11 +184,14 @@ def main(arguments=None):
     count = sum(param.numel() for param in Detector(stated.width, stated.blocks).parameters())
     place = torch.cuda.get_device_name(stated.device) if stated.device != "cpu" else "CPU"
     print(f"torch {torch.__version__}, {place}, {count:,} params, {stated.batch} images of {stated.size} pixels square")
-    peaks = [row.peak() for row in rows]
-    for _ in range(stated.rounds):
-        for row in rows:
-            row.time()
-    print("\n".join(report(rows, peaks)))
+    peaks = {row.name: row.peak() for row in rows}
+    times = bench.interleaved({row.name: row.time for row in rows}, stated.rounds)
+    bench.heading(
+        "training", "memory MB", "ratio", "saved MB", "ratio", "time ms", "ratio", "on a GPU MB, predicted",
+        "offloaded MB",
+    )  # fmt: skip
+    for row in rows:
+        bench.row(*cells_of(row, rows[0], peaks, times))
 
 
 if __name__ == "__main__":

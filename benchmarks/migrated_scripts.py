@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-import ab_machine
+import bench
 
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
@@ -70,7 +70,7 @@ def main():
         differences = [100 * largest_difference(old, each) for each in (new, seed)]
         print(row.format(os.path.basename(script), len(old.losses(0)), *(differences + [verdict])), flush=True)
         accepted += verdict == ACCEPTED
-    print(ab_machine.describe())
+    print(bench.machine())
     return 0 if accepted == len(SCRIPTS) else 1
 
 

@@ -13,30 +13,22 @@ Prints the time of a training step and its ratio to the rival's (median of inter
     python benchmarks/o1_overhead.py --calls                    what casting adds to one call of a function
 """
 
-import argparse
 import statistics
-import time
 import timeit
 
+import bench
 import torch
+from networks import encoder, perceptron
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.opt_levels import OPT_LEVELS
 
-
-def mlp():
-    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(8, 8), torch.nn.ReLU())]
-    return torch.nn.Sequential(*layers), torch.randn(8, 8)
-
-
-def transformer():
-    layer = torch.nn.TransformerEncoderLayer(512, 8, 1024, dropout=0.0, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, 5, enable_nested_tensor=False), torch.randn(2, 32, 512)
-
-
-NETWORKS = {"mlp": mlp, "transformer": transformer}
+NETWORKS = {
+    "mlp": lambda: (perceptron(*[8] * 5), torch.randn(8, 8)),
+    "transformer": lambda: (encoder(5, 512, 8, 1024), torch.randn(2, 32, 512)),
+}
 
 
 def make(name, device):
@@ -46,71 +38,42 @@ def make(name, device):
     return model, batch.to(device), torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
 
-class Rival:
-    """The loop of torch's own documentation."""
+def rival(name, device, dtype):
+    """Return a function that does a step, as the loop of torch's own documentation does."""
+    model, batch, optimizer = make(name, device)
+    scaler = torch.amp.GradScaler(device, enabled=dtype is torch.float16)
 
-    def __init__(self, name, device, dtype):
-        self.model, self.batch, self.optimizer = make(name, device)
-        self.autocast = lambda: torch.autocast(device, dtype=dtype)
-        self.scaler = torch.amp.GradScaler(device) if dtype is torch.float16 else None
-
-    def step(self):
-        self.optimizer.zero_grad()
-        with self.autocast():
-            loss = self.model(self.batch).float().pow(2).mean()
-        if self.scaler is None:
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(device, dtype=dtype):
+            loss = model(batch).float().pow(2).mean()
+        if not scaler.is_enabled():
             loss.backward()
-            self.optimizer.step()
+            optimizer.step()
             return
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
-    def enter(self):
-        """Nothing is in force between the steps."""
-
-    leave = enter
+    return step
 
 
-class Ours:
-    """The same loop through amp. The session is open only while a round of it runs: casts are process-wide."""
-
-    def __init__(self, name, device, level, backend):
-        self.made = make(name, device)
-        self.level, self.backend = level, backend
-
-    def enter(self):
-        self.session = ampcompat.session(self.level, backend=self.backend, verbosity=0)
-        self.session.__enter__()
-        self.model, self.batch, self.optimizer = self.made
-        amp.initialize(self.model, self.optimizer)
-
-    def leave(self):
-        self.session.__exit__(None, None, None)
-
-    def step(self):
-        self.optimizer.zero_grad()
-        loss = self.model(self.batch).float().pow(2).mean()
-        with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-            scaled_loss.backward()
-        self.optimizer.step()
-
-
-def clock(subject, steps):
+def clock(step, steps, device):
     """Return the median seconds of a step, over a few steps after a warm-up."""
-    subject.enter()
-    try:
-        seconds = []
-        for index in range(steps + 2):
-            start = time.perf_counter()
-            subject.step()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            if index >= 2:
-                seconds.append(time.perf_counter() - start)
-        return statistics.median(seconds)
-    finally:
-        subject.leave()
+    return statistics.median([bench.seconds(step, device) for _ in range(steps + 2)][2:])
+
+
+def clock_ours(made, steps, device, level, backend):
+    """Return those of the same loop through amp. The session is open only meanwhile: casts are process-wide."""
+    model, batch, optimizer = made
+
+    def step():
+        optimizer.zero_grad()
+        bench.by_amp(optimizer, model(batch).float().pow(2).mean())
+
+    with ampcompat.session(level, backend=backend, verbosity=0):
+        amp.initialize(model, optimizer)
+        return clock(step, steps, device)
 
 
 def calls(device, dtype):
@@ -149,50 +112,41 @@ def print_calls(device, level, backend, rounds):
                 seconds[name][1].append(quickest(under[name]))
     for name, columns in seconds.items():
         before, after = (min(column) * 1e6 for column in columns)
-        print(f"{name:22} {level:5} {backend:8} {before:8.2f} {after:8.2f} {after - before:+8.2f}")
+        bench.row(name, level, backend, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}")
 
 
 def print_steps(name, device, level, backends, rounds):
     """Print the time of a step of one network, for each backend beside the rival."""
     steps = 200 if name == "mlp" else 5
-    rival = Rival(name, device, OPT_LEVELS[level].dtypes.low)
+    theirs = rival(name, device, OPT_LEVELS[level].dtypes.low)
     for backend in backends:
-        ours = Ours(name, device, level, backend)
-        pairs = [(clock(ours, steps), clock(rival, steps)) for _ in range(rounds)]
-        mine, theirs = (statistics.median(column) * 1e6 for column in zip(*pairs))
-        ratio = statistics.median(a / b for a, b in pairs)
-        print(f"{name:12} {level:5} {backend:8} {mine:10.0f} {theirs:11.0f} {ratio:7.2f}")
-
-
-def print_heading(device, levels):
-    """Print where this is measured, and where the two sides do not compute alike."""
-    print(f"torch {torch.__version__}, {device}, {torch.get_num_threads()} threads")
-    for level in levels:
-        low = OPT_LEVELS[level].dtypes.low
-        if device == "cpu" and emulated_half_arithmetic.is_wanted(low):
-            print(
-                f"{level}: half math is on for {low} (AMPCOMPAT_HALF_MATH=off turns it off): products are computed in "
-                "float32 between rounded values, the rival's by torch's own half kernels."
-            )
+        made = make(name, device)
+        subjects = {
+            "ours": lambda made=made, backend=backend: clock_ours(made, steps, device, level, backend),
+            "rival": lambda: clock(theirs, steps, device),
+        }
+        found = bench.interleaved(subjects, rounds)
+        times = [f"{statistics.median(each) * 1e6:.0f}" for each in found.values()]
+        bench.row(name, level, backend, *times, f"{bench.ratio(found['ours'], found['rival']):.2f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--levels", nargs="+", default=["O1", "O4"], choices=["O1", "O4"])
-    parser.add_argument("--backends", nargs="+", default=["native", "patched"])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--calls", action="store_true", help="measure single calls instead of training steps")
-    stated = parser.parse_args()
-    print_heading(stated.device, stated.levels)
+    stated = bench.options(
+        __doc__, networks=list(NETWORKS), levels=["O1", "O4"], backends=["native", "patched"], rounds=7, device="cpu",
+        calls=False, choices={"networks": NETWORKS},
+    )  # fmt: skip
+    print(f"torch {torch.__version__}, {stated.device}, {torch.get_num_threads()} threads")
+    for level in stated.levels:
+        low = OPT_LEVELS[level].dtypes.low
+        if stated.device == "cpu" and emulated_half_arithmetic.is_wanted(low):
+            print(f"{level}: half math is on for {low}: the rival's products are by torch's own half kernels, ours not")
     if stated.calls:
-        print("call                   level backend     plain    casts     more   (us, best of the rounds)")
+        bench.heading("call", "level", "backend", "plain, us (best of the rounds)", "casts", "more")
         for level in stated.levels:
             for backend in stated.backends:
                 print_calls(stated.device, level, backend, stated.rounds)
         return
-    print("network      level backend    us ours    us rival   ratio")
+    bench.heading("network", "level", "backend", "us ours", "us rival", "ratio")
     for name in stated.networks:
         for level in stated.levels:
             print_steps(name, stated.device, level, stated.backends, stated.rounds)

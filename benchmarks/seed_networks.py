@@ -13,77 +13,26 @@ Memory is counted on a CPU (live tensors at the peak of a step) and read from th
 reserved.
 
     python benchmarks/seed_networks.py [--networks tabular unet bert] [--ways float32 autocast O0 … O5]
-        [--rounds 3] [--steps 8] [--device cpu] [--dtype float16] [--no-tf32]
+        [--rounds 3] [--steps 8] [--batch 2] [--length 64] [--size 96] [--device cpu] [--dtype float16] [--no-tf32]
 """
 
-import argparse
 import gc
 import math
 import statistics
-import time
 
+import bench
 import torch
 import torch.nn.functional as F
+from networks import Bert, UNet, perceptron
 
 import ampcompat
 from ampcompat import amp
 
-LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
-WAYS = ("float32", "autocast") + LEVELS
+WAYS = ("float32", "autocast") + bench.LEVELS
 WARM_UP = 2
 
 #: Low enough that no step is skipped while the scale is searched: the loss curves stay comparable step by step.
 INIT_SCALE = 2.0**8
-
-
-class DoubleConv(torch.nn.Sequential):
-    """Two 3 x 3 convolutions, each with batch norm and ReLU."""
-
-    def __init__(self, inputs, outputs):
-        layers = []
-        for channels in (inputs, outputs):
-            convolution = torch.nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
-            layers += [convolution, torch.nn.BatchNorm2d(outputs), torch.nn.ReLU(inplace=True)]
-        super().__init__(*layers)
-
-
-class UNet(torch.nn.Module):
-    """Four steps down and four up, with 32 channels at full resolution (Ronneberger et al. 2015)."""
-
-    def __init__(self, inputs=1, outputs=1, width=32):
-        super().__init__()
-        widths = [width * 2**depth for depth in range(5)]
-        self.down = torch.nn.ModuleList(DoubleConv(a, b) for a, b in zip([inputs] + widths, widths))
-        self.grow = torch.nn.ModuleList(torch.nn.ConvTranspose2d(2 * a, a, 2, stride=2) for a in widths[-2::-1])
-        self.up = torch.nn.ModuleList(DoubleConv(2 * a, a) for a in widths[-2::-1])
-        self.head = torch.nn.Conv2d(width, outputs, 1)
-
-    def forward(self, x):
-        kept = []
-        for block in self.down[:-1]:
-            kept.append(block(x))
-            x = F.max_pool2d(kept[-1], 2)
-        x = self.down[-1](x)
-        for grow, block in zip(self.grow, self.up):
-            x = block(torch.cat([kept.pop(), grow(x)], dim=1))
-        return self.head(x)
-
-
-class Encoder(torch.nn.Module):
-    """BERT-base: 12 layers of width 768 with 12 heads, and a classifier for each token (Devlin et al. 2018)."""
-
-    def __init__(self, layers=12, width=768, heads=12, words=30522, positions=512, labels=9):
-        super().__init__()
-        self.words = torch.nn.Embedding(words, width)
-        self.positions = torch.nn.Embedding(positions, width)
-        self.norm = torch.nn.LayerNorm(width)
-        layer = torch.nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True)
-        self.layers = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.classifier = torch.nn.Linear(width, labels)
-
-    def forward(self, tokens):
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.classifier(self.layers(self.norm(self.words(tokens) + self.positions(places))))
 
 
 class Task:
@@ -112,10 +61,9 @@ class Tabular(Task):
 
         inputs, targets = (torch.tensor(each, dtype=torch.float32) for each in load_diabetes(return_X_y=True))
         self.rows = (inputs / inputs.std(0), ((targets - targets.mean()) / targets.std())[:, None])
-        layers = []
-        for inputs, outputs in ((10, 200), (200, 100)):
-            layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU(), torch.nn.BatchNorm1d(outputs)]
-        return torch.nn.Sequential(*layers, torch.nn.Linear(100, 1))
+        norms = [torch.nn.BatchNorm1d(200), torch.nn.BatchNorm1d(100)]
+        layers = perceptron(10, 200, 100, last=1)
+        return torch.nn.Sequential(*layers[:2], norms[0], *layers[2:4], norms[1], layers[4])
 
     def batch(self, step):
         chosen = torch.randint(0, 442, (64,), generator=torch.Generator().manual_seed(step))
@@ -152,7 +100,7 @@ class Tokens(Task):
     count, length = 2, 64
 
     def make_model(self):
-        return Encoder()
+        return Bert()
 
     def batch(self, step):
         tokens = torch.randint(0, 1000, (self.count, self.length), generator=torch.Generator().manual_seed(step))
@@ -169,7 +117,7 @@ class Plain:
     """A way to train: as the script is."""
 
     def __init__(self, task, way, dtype):
-        self.task = task
+        self.task, self.dtype = task, dtype
 
     def __enter__(self):
         return self
@@ -180,10 +128,18 @@ class Plain:
     def step(self, index):
         """Train one step and return its loss, unread."""
         self.task.optimizer.zero_grad()
-        loss = self.task.loss(index)
+        loss = self.loss(index)
+        self.finish(loss)
+        return loss.detach()
+
+    def loss(self, index):
+        """Return the loss of a step."""
+        return self.task.loss(index)
+
+    def finish(self, loss):
+        """Do the backward pass and the step."""
         loss.backward()
         self.task.optimizer.step()
-        return loss.detach()
 
 
 class ByHand(Plain):
@@ -191,18 +147,18 @@ class ByHand(Plain):
 
     def __init__(self, task, way, dtype):
         super().__init__(task, way, dtype)
-        self.dtype = dtype
         self.scaler = torch.amp.GradScaler(task.device, init_scale=INIT_SCALE)
 
-    def step(self, index):
-        """Train one step and return its loss, unread."""
-        self.task.optimizer.zero_grad()
+    def loss(self, index):
+        """Return the loss of a step."""
         with torch.autocast(self.task.device, dtype=self.dtype):
-            loss = self.task.loss(index)
+            return self.task.loss(index)
+
+    def finish(self, loss):
+        """Do the backward pass and the step."""
         self.scaler.scale(loss).backward()
         self.scaler.step(self.task.optimizer)
         self.scaler.update()
-        return loss.detach()
 
 
 class ByLevel(Plain):
@@ -220,14 +176,9 @@ class ByLevel(Plain):
     def __exit__(self, *exc_info):
         self.session.__exit__(*exc_info)
 
-    def step(self, index):
-        """Train one step and return its loss, unread."""
-        self.task.optimizer.zero_grad()
-        loss = self.task.loss(index)
-        with amp.scale_loss(loss, self.task.optimizer) as scaled_loss:
-            scaled_loss.backward()
-        self.task.optimizer.step()
-        return loss.detach()
+    def finish(self, loss):
+        """Do the backward pass and the step."""
+        bench.by_amp(self.task.optimizer, loss)
 
 
 def kind_of(way):
@@ -243,11 +194,8 @@ def train(task_class, way, stated, measures_memory=True):
         if on_cuda:
             torch.cuda.reset_peak_memory_stats()
         for index in range(WARM_UP + stated.steps):
-            start = time.perf_counter()
-            losses.append(trained.step(index))
-            if on_cuda:
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
+            step = lambda index=index: losses.append(trained.step(index))  # noqa: E731
+            seconds.append(bench.seconds(step, stated.device))
         if on_cuda:
             memory = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
         elif not measures_memory:
@@ -274,28 +222,25 @@ def measure(task_class, stated):
 def print_table(task_class, found, stated):
     model = task_class("cpu").model
     print(f"\n{task_class.name}: {sum(param.numel() for param in model.parameters()):,} params")
-    print("way        ms/step  to float32  to autocast  peak MB allocated/reserved   last loss  farthest from float32")
+    bench.heading(
+        "way",
+        "ms per step",
+        "to float32",
+        "to autocast",
+        "peak MB",
+        "reserved MB",
+        "last loss",
+        "farthest from float32",
+    )
     medians = {way: [statistics.median(seconds) * 1e3 for seconds in found[way][0]] for way in found}
     for way, (_, losses, memory) in found.items():
-        ratios = [_ratio(medians[way], medians.get(rival)) for rival in ("float32", "autocast")]
-        allocated, reserved = (max(column) if None not in column else None for column in zip(*memory))
-        print(
-            "{:9} {:8.2f} {:>11} {:>12} {:>17.1f} / {:9} {:11.4f} {:>22}".format(
-                way,
-                statistics.median(medians[way]),
-                *ratios,
-                allocated / 2**20,
-                "not CUDA" if reserved is None else f"{reserved / 2**20:.1f}",
-                losses[0][-1],
-                _distance(losses[0], found["float32"][1][0]) if "float32" in found else "",
-            )
-        )
-
-
-def _ratio(mine, theirs):
-    if theirs is None:
-        return ""
-    return f"{statistics.median(one / other for one, other in zip(mine, theirs)):.2f}"
+        ratios = [
+            f"{bench.ratio(medians[way], medians[rival]):.2f}" if rival in medians else ""
+            for rival in ("float32", "autocast")
+        ]
+        peaks = ["" if None in column else f"{max(column) / 2**20:.1f}" for column in zip(*memory)]
+        distance = _distance(losses[0], found["float32"][1][0]) if "float32" in found else ""
+        bench.row(way, f"{statistics.median(medians[way]):.2f}", *ratios, *peaks, f"{losses[0][-1]:.4f}", distance)
 
 
 def _distance(losses, baseline):
@@ -305,24 +250,23 @@ def _distance(losses, baseline):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--batch", type=int, help="images or texts per step, instead of 2")
-    parser.add_argument("--length", type=int, help="tokens per text, instead of 64")
-    parser.add_argument("--size", type=int, help="pixels of an image's side, instead of 96")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float16", choices=("float16", "bfloat16"), help="of autocast by hand")
-    parser.add_argument("--no-tf32", action="store_true", help="float32 products in full precision on CUDA")
-    stated = parser.parse_args()
+    stated = bench.options(
+        __doc__,
+        networks=list(TASKS),
+        ways=list(WAYS),
+        rounds=3,
+        steps=8,
+        batch=Tokens.count,
+        length=Tokens.length,
+        size=Segmentation.size,
+        device="cpu",
+        dtype="float16",
+        no_tf32=False,
+    )
     if stated.no_tf32:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    for task in (Segmentation, Tokens):
-        task.count = stated.batch or task.count
-    Segmentation.size = stated.size or Segmentation.size
-    Tokens.length = stated.length or Tokens.length
+    Segmentation.count = Tokens.count = stated.batch
+    Segmentation.size, Tokens.length = stated.size, stated.length
     device = torch.cuda.get_device_name() if stated.device.startswith("cuda") else "cpu"
     sizes = (torch.__version__, device, torch.get_num_threads(), stated.rounds, stated.steps)
     print("torch {}, {}, {} threads, {} rounds of {} steps".format(*sizes))

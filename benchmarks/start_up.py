@@ -9,14 +9,14 @@ Prints medians of interleaved rounds, each in a fresh interpreter:
     python benchmarks/start_up.py [--rounds 15]
 """
 
-import argparse
 import os
 import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
+
+import bench
 
 ROOT = str(pathlib.Path(__file__).resolve().parent.parent)
 ENVIRONMENT = dict(os.environ, PYTHONPATH=os.pathsep.join([ROOT] + os.environ.get("PYTHONPATH", "").split(os.pathsep)))
@@ -38,17 +38,13 @@ def imported(statement):
     return [float(word) for word in printed.split()]
 
 
-def started(arguments):
-    """Return the seconds that a process takes from start to end."""
-    start = time.perf_counter()
-    subprocess.run([sys.executable] + arguments, check=True, env=ENVIRONMENT)
-    return time.perf_counter() - start
+def started(*arguments):
+    """Return a function that returns the seconds that a process takes from start to end."""
+    return lambda: bench.seconds(lambda: subprocess.run([sys.executable, *arguments], check=True, env=ENVIRONMENT))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    stated = parser.parse_args()
+    stated = bench.options(__doc__, rounds=15)
     print(f"python {sys.version.split()[0]}, {stated.rounds} rounds")
     for statement in ("from ampcompat import amp", "import ampcompat"):
         imported(statement)  # bytecode is compiled once, at installation
@@ -56,15 +52,11 @@ def main():
         of_torch, ours = (statistics.median(column) * 1e3 for column in zip(*rounds))
         print(f"{statement:28} {ours:6.1f} ms after `import torch`, which takes {of_torch:.0f} ms")
     with tempfile.TemporaryDirectory() as folder:
-        script = os.path.join(folder, "script.py")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write("pass\n")
-        ways = {"python script.py": [script], "python -m ampcompat run script.py": ["-m", "ampcompat", "run", script]}
-        seconds = {way: [] for way in ways}
-        for _ in range(stated.rounds):
-            for way, arguments in ways.items():
-                seconds[way].append(started(arguments) * 1e3)
-    plain, ours = (statistics.median(column) for column in seconds.values())
+        script = pathlib.Path(folder, "script.py")
+        script.write_text("pass\n", encoding="utf-8")
+        ways = {"plain": started(str(script)), "ours": started("-m", "ampcompat", "run", str(script))}
+        seconds = bench.interleaved(ways, stated.rounds)
+    plain, ours = (statistics.median(column) * 1e3 for column in seconds.values())
     print(f"run adds {ours - plain:.0f} ms to a script ({ours:.0f} ms against {plain:.0f} ms)")
 
 

@@ -10,15 +10,15 @@ and the ratios of their times (medians of interleaved rounds). Gradients are put
 is measured. GradScaler has neither half gradients nor masters: what these cost is the ratio of "by hand" to it.
 
     python benchmarks/step_overhead.py [--params 8 200 2000] [--elements 32 256 1024] [--rounds 100] [--device cpu]
+        [--levels O1 O2] [--optimizers sgd adam fused-adam]
 """
 
-import argparse
 import gc
 import itertools
 import statistics
 import sys
-import time
 
+import bench
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -130,42 +130,32 @@ def count(subject):
     return counted.operations, counted.host_reads, calls.count("call")
 
 
-def clock(subject):
+def clock(subject, device):
     """Time one round; the garbage collector waits, as it does under timeit."""
     subject.prepare()
-    synchronize()
     gc.disable()
-    start = time.perf_counter()
-    subject.run()
-    synchronize()
-    seconds = time.perf_counter() - start
+    seconds = bench.seconds(subject.run, device)
     gc.enable()
     return seconds
 
 
-def synchronize():
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
 def compare(level, params, elements, rounds, device, make_optimizer):
-    """Return the numbers of a row."""
-    subjects = [
-        Ours(level, params, elements, device, make_optimizer),
-        Rival(params, elements, device, make_optimizer),
-    ]
-    if level == "O2":
-        subjects.append(ByHand(params, elements, device, make_optimizer))
+    """Return the counts, the median microseconds and the ratios of a row."""
+    made = params, elements, device, make_optimizer
+    subjects = [Ours(level, *made), Rival(*made)] + ([ByHand(*made)] if level == "O2" else [])
     try:
-        for subject in subjects * 5:
-            clock(subject)
-        seconds = [[clock(subject) for subject in subjects] for _ in range(rounds)]
+        found = bench.interleaved(
+            {subject: lambda subject=subject: clock(subject, device) for subject in subjects}, rounds, warm_up=5
+        )
         counts = [each for pair in zip(*map(count, subjects[:2])) for each in pair]
     finally:
         ampcompat.reset()
-    medians = [statistics.median(column) * 1e6 for column in zip(*seconds)]
-    ratios = [statistics.median(row[0] / row[rival] for row in seconds) for rival in range(1, len(subjects))]
-    return [params, elements, level] + counts, medians, ratios
+    ours, *rivals = found.values()
+    return (
+        counts,
+        [statistics.median(times) * 1e6 for times in found.values()],
+        [bench.ratio(ours, times) for times in rivals],
+    )
 
 
 OPTIMIZERS = {
@@ -176,30 +166,22 @@ OPTIMIZERS = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--params", type=int, nargs="+", default=[8, 200, 2000])
-    parser.add_argument("--elements", type=int, nargs="+", default=[32, 256, 1024])
-    parser.add_argument("--levels", nargs="+", default=["O1", "O2"])
-    parser.add_argument("--optimizers", nargs="+", default=["sgd"], choices=list(OPTIMIZERS))
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--device", default="cpu")
-    stated = parser.parse_args()
-    print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {cpu_capability()}")
-    print("                              ours/rival:                             us:                    ours to:")
-    print(
-        "optimizer   params elements level   operations  host reads  calls        ours   rival by hand  rival by hand"
+    stated = bench.options(
+        __doc__, params=[8, 200, 2000], elements=[32, 256, 1024], levels=["O1", "O2"], optimizers=["sgd"], rounds=100,
+        device="cpu", choices={"optimizers": OPTIMIZERS},
+    )  # fmt: skip
+    capability = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)()
+    print(f"torch {torch.__version__}, {stated.device}, {stated.rounds} rounds, {capability}")
+    pairs = [name + " ours / rival" for name in ("operations", "host reads", "calls")]
+    bench.heading(
+        "optimizer", "params", "elements", "level", *pairs, "us: ours", "rival", "by hand", "ratio", "to hand"
     )
     for name in stated.optimizers:
         for params, elements, level in itertools.product(stated.params, stated.elements, stated.levels):
-            row, medians, ratios = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])
-            line = "{:11} {:6} {:8} {:5} {:6}/{:<6} {:4}/{:<4} {:5}/{:<5}".format(name, *row)
-            line += "".join(f"{each:8.0f}" for each in medians) + " " * 8 * (3 - len(medians))
-            print(line + "".join(f"{each:7.2f}" for each in ratios), flush=True)
-
-
-def cpu_capability():
-    """Return what torch's kernels use on this CPU; "" where torch does not tell."""
-    return getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)()
+            counts, times, ratios = compare(level, params, elements, stated.rounds, stated.device, OPTIMIZERS[name])
+            counted = [f"{ours} / {rival}" for ours, rival in zip(counts[::2], counts[1::2])]
+            cells = [f"{each:.0f}" for each in times] + [""] * (3 - len(times)) + [f"{each:.2f}" for each in ratios]
+            bench.row(name, params, elements, level, *counted, *cells)
 
 
 if __name__ == "__main__":

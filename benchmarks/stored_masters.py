@@ -1,18 +1,16 @@
 """O5 with ``store_param_remainders=True`` against O5: the same weights bit for bit, and the time of a step.
 
-    python benchmarks/stored_masters.py [--steps 1000] [--width 1024] [--layers 8] [--device cpu]
+    python benchmarks/stored_masters.py [--steps 1000] [--width 1024] [--layers 8] [--rounds 11] [--device cpu]
 
 The first table trains a small network with both, clips every other step, halves the learning rate every hundred, and
 skips every fiftieth step because of an overflow; it counts the bits of weights, masters and state that differ. The
 second times a step of a tower of linear layers; ratios are medians of interleaved runs.
 """
 
-import argparse
 import statistics
-import time
 
+import bench
 import torch
-from cpu_half import cpu_flags
 
 import ampcompat
 from ampcompat import amp
@@ -72,17 +70,17 @@ def trained(make_optimizer, steps, device, **options):
 
 def bitwise(steps, device):
     """Print for each optimizer how many numbers differ."""
-    print(f"{'optimizer':16}{'steps':>8}{'numbers':>12}{'differ':>10}")
+    bench.heading("optimizer", "steps", "numbers", "differ")
     for name, make in OPTIMIZERS.items():
         one, other = (trained(make, steps, device, store_param_remainders=stored) for stored in (True, False))
         differing = sum(int((a.view(torch.int32) != b.view(torch.int32)).sum()) for a, b in zip(one, other))
-        print(f"{name:16}{steps:>8}{sum(each.numel() for each in one):>12,}{differing:>10,}", flush=True)
+        bench.row(name, steps, f"{sum(each.numel() for each in one):,}", f"{differing:,}")
     for name, make in REFUSED.items():
         try:
             trained(make, 1, device, store_param_remainders=True)
-            print(f"{name:16}  taken")
+            bench.row(name, "taken")
         except ampcompat.errors.AmpError as error:
-            print(f"{name:16}  refused: {error}", flush=True)
+            bench.row(name, f"refused: {error}")
 
 
 def stepper(make_optimizer, layers, width, device, **options):
@@ -95,48 +93,28 @@ def stepper(make_optimizer, layers, width, device, **options):
     def step():
         with amp.scale_loss(model(x).float().square().mean(), optimizer) as scaled_loss:
             scaled_loss.backward()
-        synchronize(device)
-        began = time.perf_counter()
-        optimizer.step()
-        synchronize(device)
-        seconds = time.perf_counter() - began
+        seconds = bench.seconds(optimizer.step, device)
         optimizer.zero_grad()
         return seconds
 
     return step
 
 
-def synchronize(device):
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-
-
 def times(layers, width, device, rounds):
     """Print the time of a step with stored masters over that of O5."""
     print(f"\n{layers} linear layers of {width} x {width}; a step in ms, medians of {rounds}")
-    print(f"{'optimizer':16}{'O5':>10}{'stored':>10}{'ratio':>8}")
+    bench.heading("optimizer", "O5, ms", "stored, ms", "ratio")
     for name, make in TIMED.items():
-        found = {False: [], True: []}
         with ampcompat.session():
-            steps = {stored: stepper(make, layers, width, device, store_param_remainders=stored) for stored in found}
-            for index in range(rounds + 2):
-                for stored, step in steps.items():
-                    seconds = step()
-                    if index >= 2:
-                        found[stored].append(seconds)
-        plain, stored = (statistics.median(found[key]) * 1e3 for key in (False, True))
-        print(f"{name:16}{plain:>10.2f}{stored:>10.2f}{stored / plain:>8.2f}", flush=True)
+            steps = {each: stepper(make, layers, width, device, store_param_remainders=each) for each in (False, True)}
+            found = bench.interleaved(steps, rounds, warm_up=2)
+        plain, stored = (statistics.median(each) * 1e3 for each in found.values())
+        bench.row(name, f"{plain:.2f}", f"{stored:.2f}", f"{stored / plain:.2f}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--device", default="cpu")
-    stated = parser.parse_args()
-    print("torch {}, {}, CPU: {}".format(torch.__version__, stated.device, " ".join(cpu_flags())))
+    stated = bench.options(__doc__, steps=1000, layers=8, width=1024, rounds=11, device="cpu")
+    print("torch {}, {}, CPU: {}".format(torch.__version__, stated.device, " ".join(bench.cpu_flags())))
     chunk_sizes.FEWEST = 2048  # several chunks in a small network
     bitwise(stated.steps, stated.device)
     times(stated.layers, stated.width, stated.device, stated.rounds)

@@ -1,44 +1,27 @@
 """The benchmarks of predictions: every network has a row, and predictions are what is measured or known."""
 
-import importlib.util
-import pathlib
-import sys
-
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import benchmark_files, half_kernels
 
 from ampcompat.support.torch_compat import fake_tensors, features
 
 if half_kernels.stand_in() or not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)
 
-FOLDER = pathlib.Path(__file__).parents[2] / "benchmarks"
-
-
-def benchmark(name):
-    """Return a benchmark's module."""
-    spec = importlib.util.spec_from_file_location(name + "_benchmark", str(FOLDER / (name + ".py")))
-    module = importlib.util.module_from_spec(spec)
-    path = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = path
-    return module
-
-
 #: Each network once, at levels that together are all of them; the benchmark runs every pair.
 PAIRS = [("mlp", "O2"), ("cnn", "O5"), ("resnet", "O1"), ("gan", "O4"), ("attention", "O3"), ("checkpointed", "O0")]
 
 
 def test_predictions_are_within_five_percent_of_what_is_measured():
-    accuracy = benchmark("estimate_accuracy")
+    accuracy = benchmark_files.load("estimate_accuracy")
     assert len(accuracy.NAMES) == 11
     for name, level in PAIRS:
         assert accuracy.predicted(name, level) == pytest.approx(accuracy.measured(name, level), rel=0.05), name
 
 
 def test_a_row_has_the_ratio_and_the_last_line_the_worst(capsys):
-    benchmark("estimate_accuracy").main(["--networks", "mlp", "--levels", "O0"])
+    benchmark_files.load("estimate_accuracy").main(["--networks", "mlp", "--levels", "O0"])
     lines = capsys.readouterr().out.split("\n")
     assert lines[3].startswith("| mlp | O0 |") and lines[3].split("|")[5].strip() == "1.0000"
     assert lines[4] == "worst: off by 0.00%"
@@ -46,12 +29,12 @@ def test_a_row_has_the_ratio_and_the_last_line_the_worst(capsys):
 
 def test_activations_of_gpt_2_grow_with_its_layers_as_the_paper_counts_them():
     """ZeRO, section 3.2: 12 x width x batch x length x layers half values; checkpoints leave one of the 12."""
-    gpt2 = benchmark("estimate_gpt2")
+    gpt2 = benchmark_files.load("estimate_gpt2")
     values = 1600 * 32 * 1024 * 2
-    for options, per_layer in (({"between": gpt2.F.relu}, 12), ({"is_checkpointed": True}, 1)):
+    for options, per_layer in (({"between": gpt2.F.relu}, 12), ({"checkpointed": True}, 1)):
         small, large = (gpt2.activations(gpt2.blocks_alone, layers=layers, **options) for layers in (2, 3))
         assert large - small == pytest.approx(per_layer * values, rel=0.02)
-        if not options.get("is_checkpointed"):
+        if not options.get("checkpointed"):
             assert 60e9 < small + 46 * (large - small) < 61e9
     assert gpt2.states(48) == pytest.approx(16 * 1557611200, rel=1e-6)
     with torch.device("meta"):

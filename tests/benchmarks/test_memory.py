@@ -1,11 +1,8 @@
 """What training holds at the peak of a step, counted by the benchmark itself on a small tower of layers."""
 
-import importlib.util
-import pathlib
-
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import benchmark_files, half_kernels
 
 from ampcompat.engine.master_weights import gradient_pool
 from ampcompat.support import tensor_lists
@@ -21,11 +18,7 @@ SMALL = 0.15
 
 @pytest.fixture(scope="module")
 def memory():
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "memory.py"
-    spec = importlib.util.spec_from_file_location("memory_benchmark", str(path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_files.load("memory")
 
 
 def held(memory, level):

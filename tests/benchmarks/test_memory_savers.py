@@ -1,10 +1,7 @@
 """The benchmark of the memory savers: every combination has a row, and what is saved falls as it should."""
 
-import importlib.util
-import pathlib
-
 import pytest
-from helpers import half_kernels
+from helpers import benchmark_files, half_kernels
 
 from ampcompat.support.torch_compat import features
 
@@ -14,11 +11,7 @@ if half_kernels.stand_in() or not features.has_nested_saved_tensor_hooks():
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "memory_savers.py"
-    spec = importlib.util.spec_from_file_location("memory_savers_benchmark", str(path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_files.load("memory_savers")
 
 
 SMALL = ["--rounds", "1", "--iterations", "1", "--size", "64", "--width", "8", "--blocks", "1", "--levels", "O2"]
@@ -32,13 +25,10 @@ def test_every_combination_has_a_row_and_the_base_comes_first(benchmark):
 
 def test_a_row_is_measured_beside_the_base(benchmark):
     rows = benchmark.rows_of(benchmark.parse(SMALL))[:2]
-    peaks = [row.peak() for row in rows]
-    for row in rows:
-        row.time()
-    lines = benchmark.report(rows, peaks)
-    cells = [cell.strip() for cell in lines[2].split("|")[1:-1]]
+    peaks, times = {row.name: row.peak() for row in rows}, {row.name: [row.time()] for row in rows}
+    cells = benchmark.cells_of(rows[0], rows[0], peaks, times)
     assert cells[0] == "base" and cells[6] == "1.00" and float(cells[7]) > 0 and cells[8] == "0.0"
-    assert all(most > kept > 0 for most, kept in peaks)
+    assert all(most > kept > 0 for most, kept in peaks.values())
 
 
 def test_what_is_offloaded_leaves_the_predicted_gpu(benchmark):

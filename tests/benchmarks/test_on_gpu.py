@@ -1,11 +1,11 @@
 """``benchmarks/on_gpu.py``: what it would run exists, its outputs are kept, and without a GPU it says so."""
 
-import importlib.util
 import pathlib
 import re
 
 import pytest
 import torch
+from helpers import benchmark_files
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -13,10 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 @pytest.fixture
 def on_gpu():
     """The benchmark as a module."""
-    spec = importlib.util.spec_from_file_location("on_gpu", str(ROOT / "benchmarks" / "on_gpu.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_files.load("on_gpu")
 
 
 def test_every_step_calls_a_script_that_takes_its_options(on_gpu):
@@ -26,7 +23,8 @@ def test_every_step_calls_a_script_that_takes_its_options(on_gpu):
             source = (ROOT / script.group()).read_text(encoding="utf-8")
             options = re.findall(r"--[\w-]+", step.command)
             assert "--device" in options
-            assert [option for option in options if f'"{option}"' not in source] == [], step.name
+            taken = [option[2:].replace("-", "_") + "=" for option in options]
+            assert [option for option in taken if option not in source] == [], step.name
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

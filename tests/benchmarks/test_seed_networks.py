@@ -1,12 +1,10 @@
 """The benchmark of the seeds' networks runs, and every way of training gives the loss of plain float32."""
 
 import argparse
-import importlib.util
-import pathlib
 
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import benchmark_files, half_kernels
 
 if half_kernels.stand_in() or not hasattr(torch, "amp") or not hasattr(torch.amp, "GradScaler"):
     pytest.skip("this torch has no mixed precision of its own to compare with", allow_module_level=True)
@@ -18,16 +16,8 @@ def rows():
     pytest.importorskip("sklearn", reason="the rows come with scikit-learn")
 
 
-def load():
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "seed_networks.py"
-    spec = importlib.util.spec_from_file_location("seed_networks_benchmark", str(path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_every_way_of_training_the_table_follows_float32(capsys):
-    benchmark = load()
+    benchmark = benchmark_files.load("seed_networks")
     ways = [way for way in benchmark.WAYS if way != "O3"]  # Adam's epsilon is 0 in half
     stated = argparse.Namespace(ways=ways, rounds=1, steps=3, device="cpu", dtype="float16")
     found = benchmark.measure(benchmark.Tabular, stated)
@@ -36,12 +26,12 @@ def test_every_way_of_training_the_table_follows_float32(capsys):
         assert found[way][1][0] == pytest.approx(plain, rel=0.05)
         assert found[way][2][0][0] > 0
     benchmark.print_table(benchmark.Tabular, found, stated)
-    assert len(capsys.readouterr().out.splitlines()) == 3 + len(ways)
+    assert len(capsys.readouterr().out.splitlines()) == 4 + len(ways)
 
 
 @pytest.mark.parametrize("name, params", [("Segmentation", 7.76e6), ("Tokens", 108e6)])
 def test_networks_have_the_size_of_the_seeds(name, params):
-    benchmark = load()
+    networks = benchmark_files.load("networks")
     with torch.device("meta"):
-        model = {"Segmentation": benchmark.UNet, "Tokens": benchmark.Encoder}[name]()
+        model = {"Segmentation": networks.UNet, "Tokens": networks.Bert}[name]()
     assert sum(param.numel() for param in model.parameters()) == pytest.approx(params, rel=0.01)

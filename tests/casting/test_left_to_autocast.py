@@ -1,11 +1,9 @@
 """Where autocast itself casts as the op table says, the wrappers leave it to autocast; half is not emulated here."""
 
-import importlib.util
-import pathlib
-
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import benchmark_files
 from opened import NATIVE, PAIRS, each_native, opened
 
 from ampcompat.engine.op_table import expansion
@@ -21,11 +19,7 @@ def half_is_not_emulated(monkeypatch):
 
 @pytest.fixture
 def benchmark():
-    path = pathlib.Path(__file__).parents[2] / "benchmarks" / "calls_per_forward.py"
-    spec = importlib.util.spec_from_file_location("calls_per_forward_benchmark", str(path))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return benchmark_files.load("calls_per_forward")
 
 
 @pytest.mark.skipif(not (IS_RECORDED and len(NATIVE) == 2), reason="autocast of this torch is not recorded")

@@ -9,6 +9,11 @@ from torch import nn
 from ampcompat import amp
 
 
+def late(owner, name):
+    """Return a function that calls one of torch's, which it looks up at each call, since casts replace it."""
+    return lambda *args, **options: getattr(owner, name)(*args, **options)
+
+
 class Body(nn.Module):
     """A module whose forward is a function of its input, multiplied by a weight of ones, and of the step."""
 
