@@ -10,10 +10,10 @@ import warnings
 from typing import Callable, NamedTuple, Optional
 
 import torch
+from case_trainings import Module, late
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from case_trainings import Module, late
 
 from ampcompat import amp
 

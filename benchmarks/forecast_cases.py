@@ -12,9 +12,9 @@ import functools
 import math
 
 import torch
+from case_trainings import Body, Module, Net, Training, late
 from torch import nn
 from torch.nn import functional as F
-from case_trainings import Body, Module, Net, Training, late
 
 WIDTH, FEATURES, BATCH = 32, 8, 32
 

@@ -8,8 +8,8 @@ regression: ``inputs`` of a step; ``function`` of values and step, in the module
 import math
 
 import torch
-from torch import nn
 from case_trainings import Body, Module, Net, Training
+from torch import nn
 
 WIDTH = 16
 
