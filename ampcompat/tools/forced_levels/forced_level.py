@@ -19,6 +19,7 @@ from ...errors import AmpError
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from ...support.torch_compat import features, step_hooks
+from ...trace.steps import watch_backward, watch_optimizers, watch_scripting
 from . import layers_outside_forward, refusals, refused_calls, trained_modules
 from .closure_before_forward import FirstSteps
 from .script_autocast import AutocastRegions
@@ -62,19 +63,19 @@ class ForcedLevel:
         if self._tells_if_unused:
             atexit.register(self._tell_if_unused)
             self._patches.defer(atexit.unregister, self._tell_if_unused)
-        self._patches.set(torch.optim.Optimizer, "__init__", self._made(torch.optim.Optimizer.__init__))
+        watch_optimizers(self._patches, self._made)
         if is_supported():
             self._patch()
 
     def _patch(self):
         step_hooks.register(self._patches, self._before_step)
-        self._patches.redirect(torch.autograd.backward, self.passes.watched)
+        watch_backward(self._patches, self.passes.called)
         for method in ("half", "bfloat16", "to", "type"):
             self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
             self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
-        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
+        watch_scripting(self._patches, self._calls.undo, self._watch_waiting)  # the compiler reads ``forward``
         self.scalers.patch(self._patches)
         self.regions.patch(self._patches)
 
@@ -110,20 +111,15 @@ class ForcedLevel:
 
     # -- called instead of torch's functions ---------------------------------------------------------------------------
 
-    def _made(self, make):
-        @functools.wraps(make)
-        def watched(optimizer, *args, **kwargs):
-            make(optimizer, *args, **kwargs)
-            self._has_optimizers = True
-            if not is_supported():
-                return
-            self.made_at[optimizer] = "{}:{}".format(*script_line())
-            self._steps.watch(optimizer)
-            self._waiting.add(optimizer)
-            self._unrelated.clear()
-            self._watch_calls(optimizer)
-
-        return watched
+    def _made(self, optimizer):
+        self._has_optimizers = True
+        if not is_supported():
+            return
+        self.made_at[optimizer] = "{}:{}".format(*script_line())
+        self._steps.watch(optimizer)
+        self._waiting.add(optimizer)
+        self._unrelated.clear()
+        self._watch_calls(optimizer)
 
     def _watch_calls(self, optimizer):
         owners = [(torch.nn.Module, "__call__")] if "__call__" in vars(torch.nn.Module) else []
@@ -145,17 +141,9 @@ class ForcedLevel:
         watched.is_watched = True
         return watched
 
-    def _scripting(self, script):
-        @functools.wraps(script)
-        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
-            self._calls.undo()  # the compiler reads ``forward``
-            try:
-                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
-            finally:
-                for optimizer in list(self._waiting):
-                    self._watch_calls(optimizer)
-
-        return watched
+    def _watch_waiting(self):
+        for optimizer in list(self._waiting):
+            self._watch_calls(optimizer)
 
     def _before_call(self, module):
         """Prepare the optimizers that train a module, and return whether there were some."""
@@ -259,8 +247,7 @@ class ForcedLevel:
             configuration.scalers = [self.scaler]
         for optimizer in optimizers:
             self._waiting.discard(optimizer)
-        for optimizer in list(self._waiting):
-            self._watch_calls(optimizer)
+        self._watch_waiting()
 
     def prepare_tensors(self, optimizer):
         """Prepare an optimizer of tensors that are in no module, if models are prepared; return whether it is one."""

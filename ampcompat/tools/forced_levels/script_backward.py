@@ -20,21 +20,16 @@ class BackwardPasses:
     def __init__(self, forced):
         self._forced = forced
 
-    def watched(self, backward):
-        """Return the replacement of ``torch.autograd.backward``, which also ``Tensor.backward`` calls."""
-
-        @functools.wraps(backward)
-        def watched(tensors, *args, **kwargs):
-            self._forced.has_passes = True
-            if thread_context.is_in_backward() or not self._forced.rules():
-                return backward(tensors, *args, **kwargs)
-            listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            if not all(isinstance(each, torch.Tensor) for each in listed):  # edges of a graph
-                return backward(tensors, *args, **kwargs)
-            inputs = kwargs.get("inputs", args[4] if len(args) > 4 else None)
-            self._run(functools.partial(backward, **kwargs), listed, args, inputs)
-
-        return watched
+    def called(self, backward, tensors, args, kwargs):
+        """Do a backward pass of the script; see ``trace.steps.watch_backward``."""
+        self._forced.has_passes = True
+        if thread_context.is_in_backward() or not self._forced.rules():
+            return backward(tensors, *args, **kwargs)
+        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        if not all(isinstance(each, torch.Tensor) for each in listed):  # edges of a graph
+            return backward(tensors, *args, **kwargs)
+        inputs = kwargs.get("inputs", args[4] if len(args) > 4 else None)
+        self._run(functools.partial(backward, **kwargs), listed, args, inputs)
 
     def _run(self, backward, tensors, args, inputs):
         reached = reached_by_backward.reached(tensors)
