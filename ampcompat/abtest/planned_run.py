@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+import re
 import sys
+import time
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from typing import Dict, List, Optional
@@ -36,6 +38,7 @@ class PlannedRun:
         has_alias: whether ``import apex`` means ampcompat's in the script.
         timeout: seconds after which the run is ended, or None.
         folder: the working directory of the script; None is that of this process.
+        since: when the series began, as ``time.time()``: files that are older are kept.
     """
 
     level: str
@@ -52,6 +55,7 @@ class PlannedRun:
     has_alias: bool = True
     timeout: Optional[float] = None
     folder: Optional[str] = None
+    since: float = field(default_factory=time.time)
 
     @property
     def label(self):
@@ -111,6 +115,31 @@ def _shown(name, value):
 def _digest(path):
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
+
+
+def own_files(command, paths):
+    """Return the argument with which each run writes its own files instead of some of ``paths``, which are absolute.
+
+    It has the script's own option if one has such a path, or the beginning of it, as its value or default.
+    """
+    words = [each.split("=", 1) for each in command[1:]]
+    given = [(word[0], (word[1:] or after)[0]) for word, after in zip(words, words[1:] + [[""]])]
+    for option, value in given + _defaults(command):
+        start = os.path.abspath(value)
+        if option.startswith("--") and value.strip("./") and any(path.startswith(start) for path in paths):
+            return f"{option} 'runs/{PLACEHOLDER}/{os.path.basename(start)}'"
+    return f"OPTION 'runs/{PLACEHOLDER}/{os.path.basename(paths[0])}', with the script's option that names the file"
+
+
+def _defaults(command):
+    """Return (option, default) of the string options that a script adds to an ``ArgumentParser``."""
+    try:
+        with open(script_file(command, os.getcwd()), encoding="utf-8", errors="replace") as file:
+            calls = re.findall(r"add_argument\(([^()]*)\)", file.read())
+    except (OSError, AmpError):
+        return []
+    found = [re.search(r"""["'](--[\w-]+)["'].*default=["']([^"']+)["']""", call, re.DOTALL) for call in calls]
+    return [each.groups() for each in found if each]
 
 
 def script_file(command, folder):

@@ -40,11 +40,11 @@ def ab(arguments):
         parser.error(str(error))
     if options.first_difference:
         return _first_difference(parser, options, report, planned)
+    if options.plan:
+        return _plan(parser, options.plan, report, planned)
     print(describe_plan(options, planned, missing), file=sys.stderr)
     if options.dry_run:
         return 0
-    if options.plan:
-        return _plan(parser, options.plan, report, planned)
     interrupted = _run_and_print(parser, options, report, planned, missing)
     if not _write_files(parser, options, report):
         return ALL_FAILED
@@ -68,9 +68,9 @@ def _run_and_print(parser, options, report, planned, missing):
     forecast = _forecast(options, options.command) if options.forecast else None
     progress = make_progress(steps=options.steps, runs=len(planned), kept=kept)
     live = follow(progress, report, planned) if options.live else None
-    progress, outputs = live or progress, {}
+    progress, ended = live or progress, {}
     try:
-        interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, outputs)
+        interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, ended)
     except AmpError as error:
         parser.error(str(error))
     gate = {"target": options.target, "tolerance": options.tolerance}
@@ -78,7 +78,7 @@ def _run_and_print(parser, options, report, planned, missing):
     advice.advise(report)
     if live is not None:
         live.close()
-    print_report(options, report, outputs)
+    print_report(options, report, ended)
     if forecast is not None:
         print("\n" + agreement(forecast, report))
     if options.find_keep_fp32 and interrupted is None:

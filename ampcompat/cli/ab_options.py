@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+import time
 import warnings
 import zipfile
 
@@ -165,6 +166,7 @@ def checked_command(parser, options):
     if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
     device_option.check_option(parser, options.device)
+    options.since = time.time()
     return command
 
 

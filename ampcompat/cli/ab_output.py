@@ -4,7 +4,7 @@ import os
 import shlex
 import textwrap
 
-from ..abtest.planned_run import PLACEHOLDER, script_file
+from ..abtest.planned_run import own_files, script_file
 from ..abtest.report import export
 from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
@@ -19,29 +19,39 @@ from ..support.terminal import show
 from .ab_find_keep_fp32 import find_in_processes
 
 
-def print_report(options, report, outputs):
+def print_report(options, report, ended):
     """Print the report.
 
     Args:
         options: those of ``ab``.
         report: the ``Report``.
-        outputs: ``{(level, repeat): what the script printed}``, in the order in which the runs ended.
+        ended: ``{(level, repeat): Recorded}``, in the order in which the runs ended.
     """
     failed = {}  # output -> the levels that printed it, as the keys of a dict
-    for (level, repeat), text in outputs.items():
-        if text and report.run_of(level, repeat).status == "failed":
-            failed.setdefault(text, {})[level] = True
+    for (level, _), recorded in ended.items():
+        if recorded.output and recorded.run.status == "failed":
+            failed.setdefault(recorded.output, {})[level] = True
     for text, levels in failed.items():
         print("--- the end of the script's output at {} ---\n{}\n".format(", ".join(levels), text))
     width = terminal.columns(least=80, most=100)
     show(to_text(report, width, options.details))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
         print("\n" + _nothing_to_record(options, width))
-    shared = _shared_files(report, outputs)
+    for line in _files(options, ended):
+        print("\n" + textwrap.fill(line, width, break_long_words=False))
+
+
+def _files(options, ended):
+    """Return which files several runs saved, and which were put back, with the way to keep what the runs write."""
+    put_back = dict.fromkeys(path for recorded in ended.values() for path in recorded.put_back)
+    shared = {path: label for path, label in _shared_files(ended).items() if os.path.realpath(path) not in put_back}
+    if put_back:
+        told = "Runs wrote to {}, which existed before: put back. To keep what they write: {}."
+        yield told.format(", ".join(map(os.path.relpath, put_back)), own_files(options.command, list(put_back)))
     if shared:
-        files = ", ".join(f"{os.path.relpath(path)} (now of {label})" for path, label in shared.items())
-        told = "Several runs saved the same file: {}. To keep them apart: --output 'runs/{}' in the script's arguments."
-        print("\n" + textwrap.fill(told.format(files, PLACEHOLDER), width, break_long_words=False))
+        names = ", ".join(f"{os.path.relpath(path)} (now of {label})" for path, label in shared.items())
+        told = "Several runs saved the same file: {}. To keep them apart: {}."
+        yield told.format(names, own_files(options.command, list(shared)))
 
 
 def _nothing_to_record(options, width):
@@ -60,13 +70,13 @@ def _places(found):
     return [(os.path.relpath(place.path), place.line, condition) for place, condition in found]
 
 
-def _shared_files(report, ended):
-    """Return the files that several of the runs ``[(level, repeat), …]`` saved, as ``{path: the last run}``."""
+def _shared_files(ended):
+    """Return the files that several runs saved, as ``{path: the last run}``."""
     saved = {}
-    for level, repeat in ended:
-        for path in report.run_of(level, repeat).checkpoints:
+    for (level, repeat), recorded in ended.items():
+        for path in recorded.run.checkpoints:
             saved.setdefault(path, []).append(label_of(level, repeat))
-    return {path: labels[-1] for path, labels in saved.items() if len(labels) > 1}
+    return {path: labels[-1] for path, labels in saved.items() if len(labels) > 1 and os.path.exists(path)}
 
 
 def print_search(report, options, planned, progress):

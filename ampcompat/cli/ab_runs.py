@@ -13,7 +13,7 @@ from ..abtest.judging.summary import emulates_half
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
-from ..abtest.running.executors import Recorded, add_recorded, ends_series, run_all
+from ..abtest.running.executors import add_recorded, ends_series, recorded_by, run_all
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 from . import machine_shares
@@ -56,6 +56,7 @@ def _planned(options, command, level, repeat):
         launcher=options.launcher,
         device=options.device,
         timeout=options.timeout,
+        since=options.since,
     )
     return replace(common, **changes)
 
@@ -117,7 +118,7 @@ def describe_plan(options, planned, missing):
     return " ".join(told)
 
 
-def run_in_subprocesses(options, planned, report, progress, outputs):
+def run_in_subprocesses(options, planned, report, progress, ended):
     """Do the runs in child processes, ``options.jobs`` at once, and write the report after each.
 
     The series ends after a baseline that failed.
@@ -134,7 +135,7 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
         add_recorded(report, options.rows, each, recorded)
         if by_side and options.timing_steps == 0:
             recorded.run.timings = []
-        outputs[each.level, each.repeat] = recorded.output
+        ended[each.level, each.repeat] = recorded
         write_json(options, report)
         return not ends_series(report, each, recorded.run)
 
@@ -142,8 +143,8 @@ def run_in_subprocesses(options, planned, report, progress, outputs):
         runner.run(planned, options.jobs, on_end)
     except KeyboardInterrupt:
         for each, child in runner.children:
-            if (each.level, each.repeat) not in outputs:
-                on_end(each, Recorded(child.run, child.environment, child.output))
+            if (each.level, each.repeat) not in ended:
+                on_end(each, recorded_by(child))
         raise
     if options.timing_steps:
         _time_in_turn(options, report, progress, runner)
@@ -232,7 +233,7 @@ class _Runner:
 
         with contextlib.suppress(KeyboardInterrupt):  # its status says so
             run_one(child, label, self._progress, check)
-        return Recorded(child.run, child.environment, child.output)
+        return recorded_by(child)
 
 
 def _end_all(pool, children):

@@ -42,7 +42,7 @@ def test_a_run_that_would_go_on_from_the_checkpoint_of_another_fails_with_the_re
     report = compared(resuming(str(tmp_path / "last.pt")))
     assert report.runs["O0"].status == "ok" and report.runs["O0"].checkpoints == [str(tmp_path / "last.pt")]
     error = report.runs["O2"].error
-    assert "last.pt, the checkpoint of the run O0" in error and "--output runs/{run}" in error
+    assert "last.pt, the checkpoint of the run O0" in error and "'runs/{run}/last.pt'" in error
 
 
 def test_checkpoints_are_known_to_a_report_that_is_read_again(tmp_path):
@@ -50,12 +50,12 @@ def test_checkpoints_are_known_to_a_report_that_is_read_again(tmp_path):
     assert report.checkpoints() == {str(tmp_path / "last.pt"): "O0"}
 
 
-def test_a_checkpoint_from_before_the_series_is_loaded_where_no_run_has_saved_it_since(tmp_path):
+def test_every_run_goes_on_from_a_checkpoint_from_before_the_series(tmp_path):
     path = str(tmp_path / "last.pt")
     torch.save({"model": torch.nn.Linear(4, 1).state_dict(), "step": 1}, path)
     report = compared(resuming(path))
-    assert len(report.runs["O0"].step_seconds) == STEPS - 1
-    assert "the checkpoint of the run O0" in report.runs["O2"].error
+    assert [len(run.step_seconds) for run in report.runs.values()] == [STEPS - 1] * 2
+    assert [run.checkpoints for run in report.runs.values()] == [[], []] and torch.load(path)["step"] == 1
 
 
 def test_what_a_run_saves_before_its_first_step_is_for_all_runs(tmp_path):
@@ -74,7 +74,7 @@ def test_what_a_run_saves_before_its_first_step_is_for_all_runs(tmp_path):
 def test_the_error_of_a_folder_that_exists_names_the_way_to_give_each_run_its_own(tmp_path):
     report = compared(lambda level: (os.makedirs(str(tmp_path / "output")), resuming(str(tmp_path / "last.pt"))(level)))
     assert report.runs["O0"].error is None
-    assert "output'; {run} in the script's arguments is replaced by the run's name" in report.runs["O2"].error
+    assert "output'; give each run its own: OPTION 'runs/{run}/output'" in report.runs["O2"].error
 
 
 def test_what_is_written_again_since_the_run_began_is_its_own(tmp_path):

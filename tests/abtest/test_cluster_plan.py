@@ -58,7 +58,7 @@ def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypat
 
     class MadeRun(ab_runs.SubprocessRun):
         def run_to_end(self, on_event):
-            self.run, self.environment, self.output = made(self.planned)
+            self.run, self.environment, self.output, self.put_back = made(self.planned)
 
     monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
     options = [

@@ -6,12 +6,13 @@ checkpoint cannot be compared.
 
 import functools
 import os
+import sys
 import time
 
 import torch
 
 from ...errors import AmpError
-from ..planned_run import PLACEHOLDER
+from ..planned_run import own_files
 
 
 class Checkpoints:
@@ -54,7 +55,7 @@ class Checkpoints:
             path = _path_of(f)
             if path is not None and not self._has_stepped():
                 if path in self._others and os.path.getmtime(path) < self._began:
-                    raise AmpError(_refusal(os.path.relpath(path), self._others[path]))
+                    raise AmpError(_refusal(path, self._others[path]))
                 self._recorder.loaded.append(path)
             return load(f, *args, **kwargs)
 
@@ -72,7 +73,6 @@ def _path_of(file):
 
 def _refusal(path, other):
     return (
-        f"this run would continue from {path}, the checkpoint of the run {other}, and could not be compared. Give "
-        f"run its own files: {PLACEHOLDER} in the script's arguments is replaced by the run's name, as in --output "
-        f"runs/{PLACEHOLDER}; or start the script without resuming"
+        f"this run would continue from {os.path.relpath(path)}, the checkpoint of the run {other}, and could not be "
+        f"compared. Give each run its own files: {own_files(sys.argv, [path])}; or start the script without resuming"
     )

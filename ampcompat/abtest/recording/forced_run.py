@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import os
 import platform
+import sys
 import traceback
 
 import torch
@@ -13,7 +14,7 @@ from ...engine.casting import emulated_half_arithmetic
 from ...engine.session import process_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
-from ..planned_run import PLACEHOLDER
+from ..planned_run import own_files
 from ..report_data import DISABLED, NEVER_INITIALIZED
 from . import metrics
 from .checkpoint_guard import Checkpoints
@@ -151,7 +152,7 @@ def _failure(error, hidden_files):
     message = (str(error).strip().splitlines() or [""])[0]
     name = type(error).__name__
     if isinstance(error, FileExistsError):
-        message += f"; {PLACEHOLDER} in the script's arguments is replaced by the run's name"
+        message += f"; give each run its own: {own_files(sys.argv, [os.path.abspath(str(error.filename))])}"
     return {"end": "failed", "error": f"{name}: {message}" if message else name, "traceback": "".join(lines)}
 
 

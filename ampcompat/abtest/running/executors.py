@@ -3,7 +3,7 @@
 import functools
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import Dict, NamedTuple
+from typing import Dict, NamedTuple, Sequence
 
 from ...errors import AmpError
 from ..report_data import NOTHING_TO_RECORD, Run
@@ -14,18 +14,25 @@ POLL_INTERVAL, WAIT_AT_MOST = 0.1, 1.0
 
 
 class Recorded(NamedTuple):
-    """The results of a run that has ended: the run, its versions and device, and the end of its output."""
+    """The results of a run that has ended: the run, its versions and device, the end of its output, and the files that
+    it had overwritten, which were put back."""
 
     run: Run
     environment: Dict[str, object]
     output: str
+    put_back: Sequence[str] = ()
 
 
 def run_process(planned):
     """Do a ``PlannedRun`` of a script in a child process of this one, and return what it ``Recorded``."""
     child = SubprocessRun(planned)
     child.run_to_end(lambda event: None)
-    return Recorded(child.run, child.environment, child.output)
+    return recorded_by(child)
+
+
+def recorded_by(child):
+    """Return what a ``SubprocessRun`` has recorded."""
+    return Recorded(child.run, child.environment, child.output, child.put_back)
 
 
 def run_all(executor, runs, function, on_end, limit=None):

@@ -5,7 +5,9 @@ import functools
 import os
 import shlex
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from ... import opt_levels
 from ...engine.session import process_state
@@ -13,6 +15,7 @@ from ...errors import AmpError, AmpTypeError, AmpValueError
 from ...support.patching import PatchStack
 from ..judging import advice
 from ..planned_run import PlannedRun
+from ..recording import kept_files
 from ..recording.forced_run import RunOptions, device_name, environment, recorded_at, run_to_end
 from ..recording.recorder import Recorder
 from ..report_data import Report, planned_runs
@@ -91,10 +94,8 @@ def _submit_all(report, train, runs, steps, seed, options, executor):
     command = [] if callable(train) else [str(each) for each in train]
     report.environment.update(seed=seed, diagnose=options["diagnose"])
     report.environment.update({"script": " ".join(map(shlex.quote, command))} if command else {})
-    planned = [
-        PlannedRun(level, command, repeat, level, seed, steps, options, folder=os.getcwd() if command else None)
-        for level, repeat in runs
-    ]
+    common = PlannedRun("", command, seed=seed, steps=steps, options=options, folder=os.getcwd() if command else None)
+    planned = [replace(common, level=level, repeat=repeat, opt_level=level) for level, repeat in runs]
     function = executors.run_process if command else functools.partial(run_function, train)
     rows = list(dict.fromkeys(level for level, _ in runs))
     with contextlib.ExitStack() as stack:
@@ -114,7 +115,15 @@ def run_function(train, planned):
         recorder = Recorder(planned.steps)
         _check(train, planned.steps)
         with seeding.restored():
-            _train(recorder, train, planned.level, planned.repeat, planned.seed, RunOptions(**planned.options))
+            _train(
+                recorder,
+                train,
+                planned.level,
+                planned.repeat,
+                planned.seed,
+                RunOptions(**planned.options),
+                planned.since,
+            )
     return executors.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "")
 
 
@@ -129,12 +138,13 @@ def run_levels(report, train, runs, steps, seed, options, on_event=None):
     _check(train, steps)
     report.environment.update(environment(), seed=seed, diagnose=options.diagnose)
     report.environment.update({"dtypes": options.overrides["dtypes"]} if "dtypes" in options.overrides else {})
+    since = time.time()
     try:
         for level, repeat in runs:
             recorder = Recorder(steps, _bound(on_event, level, repeat))
             report.add(level, repeat, recorder.run)
             with seeding.restored():
-                _train(recorder, train, level, repeat, seed, options, report.checkpoints())
+                _train(recorder, train, level, repeat, seed, options, since, report.checkpoints())
             if recorder.device is not None:
                 report.environment["device"] = device_name(recorder.device)
             if executors.ends_series(report, PlannedRun(level, [], repeat), recorder.run):
@@ -161,12 +171,14 @@ def _bound(on_event, level, repeat):
     return None if on_event is None else lambda event: on_event(level, repeat, event)
 
 
-def _train(recorder, train, level, repeat, seed, options, checkpoints=()):
+def _train(recorder, train, level, repeat, seed, options, since, checkpoints=()):
     seeding.seed_all(seed, repeat)
     with PatchStack() as patches:
         seeding.shift_seeds(repeat, patches)
-        with recorded_at(level, recorder, options, checkpoints):
+        with kept_files.keeping(since) as put_back, recorded_at(level, recorder, options, checkpoints):
             end = run_to_end(recorder, lambda: train(level))
             recorder.record(end)
+    checkpoints = recorder.run.checkpoints
+    checkpoints[:] = [path for path in checkpoints if os.path.realpath(path) not in put_back]
     if end["end"] == "interrupted":
         raise KeyboardInterrupt

@@ -9,6 +9,8 @@ import signal
 import threading
 import time
 
+from ..recording.kept_files import KEPT, put_back
+
 #: Seconds between two looks at the parent, and those that the script gets to end after an interrupt.
 POLL_INTERVAL, INTERRUPT_WAIT = 0.2, 1.5
 
@@ -20,7 +22,8 @@ def watch(parent, folder):
 
     Args:
         parent: a process id.
-        folder: the temporary folder that the parent has made for this run; it is removed.
+        folder: the temporary folder that the parent has made for this run; it is removed, after files that the run has
+            overwritten were put back.
     """
     threading.Thread(target=_end_after, args=(parent, folder), daemon=True).start()
 
@@ -28,6 +31,7 @@ def watch(parent, folder):
 def _end_after(parent, folder):
     while os.getppid() == parent:
         time.sleep(POLL_INTERVAL)
+    put_back(os.path.join(folder, KEPT))
     shutil.rmtree(folder, ignore_errors=True)
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     time.sleep(INTERRUPT_WAIT)

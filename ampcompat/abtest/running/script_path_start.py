@@ -20,7 +20,14 @@ def main(arguments):
     if task["parent"] is not None:
         watch = importlib.import_module("ampcompat.abtest.running.parent_watch").watch
         watch(task["parent"], os.path.dirname(task["event_log"]))
+    keep_files(task["kept"], task["since"])
     return importlib.import_module(task["module"] or "ampcompat.abtest.running.subprocess_child").main(arguments)
+
+
+def keep_files(manifest, since):
+    """Keep the files that this process overwrites; its parent puts them back."""
+    patches = importlib.import_module("ampcompat.support.patching").PatchStack()
+    importlib.import_module("ampcompat.abtest.recording.kept_files").watch(manifest, since, patches)
 
 
 def _first_entry(command):

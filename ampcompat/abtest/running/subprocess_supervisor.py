@@ -15,6 +15,7 @@ from ...apex.install import interpreter_options
 from ...support.child_environment import ROOT, ChildEnvironment
 from ..planned_run import PLACEHOLDER
 from ..recording.event_log import EventReader, apply_event
+from ..recording.kept_files import KEPT, put_back
 from ..report_data import Run
 
 #: The file that Python runs in the child process.
@@ -80,6 +81,7 @@ class SubprocessRun:
         self.environment = {}
         self.output = ""
         self.seconds = 0.0  # from the start of the process to its end
+        self.put_back = []  # files that existed before the series, which the run had overwritten
         self._shows_output = shows_output
         self._has_ended = False
         self._is_interrupted = False
@@ -110,6 +112,11 @@ class SubprocessRun:
                     raise
                 finally:
                     self.output = _tail(output)
+                    self._put_back(os.path.join(folder, KEPT))
+
+    def _put_back(self, manifest):
+        self.put_back = list(dict.fromkeys(put_back(manifest)))
+        self.run.checkpoints = [path for path in self.run.checkpoints if os.path.realpath(path) not in self.put_back]
 
     def interrupt(self):
         """End the run soon, like Ctrl-C; for other threads. The second call ends its process immediately."""
@@ -120,14 +127,22 @@ class SubprocessRun:
     def _open(self, folder, output):
         planned = self.planned
         task = dict(asdict(planned), event_log=os.path.join(folder, "events"))
-        task.update(checkpoints=self._checkpoints, module=self._module)
-        task["command"] = planned.command[:1] + [each.replace(PLACEHOLDER, self.name) for each in planned.command[1:]]
+        task.update(checkpoints=self._checkpoints, module=self._module, kept=os.path.join(folder, KEPT))
+        task["command"] = planned.command[:1] + [self._named(each) for each in planned.command[1:]]
         task["parent"] = None if planned.launcher else os.getpid()
         start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
         command = start + [START, json.dumps(task)]
         streams = {} if output is None else {"stdout": output, "stderr": subprocess.STDOUT}
         env = self._variables(folder)
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=env, cwd=planned.folder, **streams)
+
+    def _named(self, argument):
+        """Return an argument with the run's name, of which the folder exists: `--out=runs/{run}/last.pt`."""
+        named = argument.replace(PLACEHOLDER, self.name)
+        parent = os.path.dirname(named.rpartition("=")[2])
+        if named != argument and parent and "://" not in named:
+            os.makedirs(os.path.join(self.planned.folder or os.getcwd(), parent), exist_ok=True)
+        return named
 
     def _variables(self, folder):
         """Return the environment of the child process.

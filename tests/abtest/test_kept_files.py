@@ -1,0 +1,156 @@
+"""Files that are older than a series: runs that overwrite them do not change them in the end."""
+
+import os
+import sys
+import time
+
+import pytest
+import torch
+from helpers import forked
+from helpers.processes import environment
+
+from ampcompat.abtest.planned_run import PlannedRun, own_files
+from ampcompat.abtest.recording import kept_files
+from ampcompat.abtest.running.subprocess_supervisor import SubprocessRun
+
+needs_events = pytest.mark.skipif(sys.version_info < (3, 8), reason="Python 3.7 has no audit events")
+
+
+@pytest.fixture
+def old(tmp_path):
+    """Return the path of a file of yesterday."""
+    path = tmp_path / "last.pt"
+    path.write_text("mine")
+    os.utime(str(path), (time.time() - 86400,) * 2)
+    return path
+
+
+def save(path):
+    torch.save(torch.ones(2), str(path))
+
+
+def write(path):
+    path.write_text("of the run")
+
+
+def append(path):
+    with open(str(path), "a") as file:
+        file.write(", and more")
+    assert path.read_text() == "mine, and more"
+
+
+def change_in_place(path):
+    with open(str(path), "r+") as file:
+        file.write("M")
+
+
+def replace(path):
+    other = path.with_name("temporary")
+    other.write_text("of the run")
+    os.replace(str(other), str(path))
+
+
+def rename(path):
+    os.rename(str(path), str(path.with_name("previous.pt")))
+
+
+def remove(path):
+    os.remove(str(path))
+
+
+CHANGES = [save] + [
+    pytest.param(each, marks=needs_events) for each in (write, append, change_in_place, replace, rename, remove)
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_from_before_the_series_is_put_back(old, change):
+    before = os.stat(str(old)).st_mtime
+    with kept_files.keeping(time.time()) as put_back:
+        change(old)
+        if old.exists():
+            write(old)  # again: now it is the run's own
+    assert put_back == [str(old)] and old.read_text() == "mine" and os.stat(str(old)).st_mtime == before
+    assert sorted(os.listdir(str(old.parent)))[-1] in ("last.pt", "previous.pt")
+
+
+def test_files_of_the_series_and_empty_ones_stay_as_they_are_written(tmp_path):
+    empty, since = tmp_path / "empty", time.time()
+    empty.touch()
+    os.utime(str(empty), (since - 5,) * 2)
+    with kept_files.keeping(since) as put_back:
+        for path in (empty, tmp_path / "new"):
+            write(path)
+            write(path)
+    assert put_back == [] and empty.read_text() == (tmp_path / "new").read_text() == "of the run"
+
+
+def test_after_the_block_nothing_is_kept(old):
+    with kept_files.keeping(time.time()):
+        pass
+    write(old)
+    assert os.listdir(str(old.parent)) == ["last.pt"] and old.read_text() == "of the run"
+
+
+@needs_events
+def test_two_runs_at_once_put_the_older_file_back_whoever_ends_last(old):
+    since = time.time()
+    with kept_files.keeping(since) as outer:
+        write(old)
+        with kept_files.keeping(since) as inner:
+            write(old)
+        assert inner == [] and old.read_text() == "of the run"
+    assert outer == [str(old)] and old.read_text() == "mine"
+
+
+@needs_events
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkeypatch, jobs):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import argparse, os, torch\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--out', default='last.pt')\n"
+        "out = parser.parse_args().out\n"
+        "model = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(4):\n"
+        "    model(torch.ones(3, 4)).pow(2).mean().backward()\n"
+        "    optimizer.step()\n"
+        "    torch.save(model.state_dict(), out)\n"
+        "os._exit(0)\n"
+    )
+    command = "--levels", "O0", "--jobs", jobs, "--no-memory", "--no-diagnose", script
+    monkeypatch.chdir(tmp_path)
+    done = forked.run(forked.ab, *command, env=environment())
+    assert done.returncode == 0, done.stderr
+    assert old.read_text() == "mine" and sorted(os.listdir(str(tmp_path))) == ["last.pt", "train.py"]
+    told = "Runs wrote to last.pt, which existed before: put back. To keep what they write: --out 'runs/{run}/last.pt'."
+    assert told in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        (["--out", "last.pt"], "--out 'runs/{run}/last.pt'"),
+        (["--out=./last"], "--out 'runs/{run}/last'"),
+        (["--lr", "1"], "--save 'runs/{run}/last.pt'"),
+        (["--out", "other.pt", "--save", "x"], "--save 'runs/{run}/last.pt'"),
+    ],
+)
+def test_the_remedy_names_the_option_of_the_script(tmp_path, monkeypatch, command, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "p.add_argument('--lr', default=1.0)\np.add_argument('--save', default='last.pt')\n"
+    )
+    assert own_files(["train.py"] + command, [str(tmp_path / "last.pt")]) == expected
+    assert own_files(["-m", "nothing"], [str(tmp_path / "last.pt")]).startswith("OPTION 'runs/{run}/last.pt'")
+
+
+@pytest.mark.parametrize("argument", ["runs/{run}/last.pt", "--out=runs/{run}/last.pt"])
+def test_the_folder_of_an_argument_with_the_runs_name_is_made(tmp_path, argument):
+    (tmp_path / "train.py").touch()
+    child = SubprocessRun(PlannedRun("O1", ["train.py"], folder=str(tmp_path)))
+    assert child._named(argument) == argument.replace("{run}", "O1")
+    assert (tmp_path / "runs" / "O1").is_dir() and child._named("s3://{run}/x") == "s3://O1/x"
+    assert sorted(os.listdir(str(tmp_path))) == ["runs", "train.py"]
