@@ -24,6 +24,7 @@ COMMANDS = {
     "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch size"),
     "ab": ("ab", "run a script once per opt level and compare the levels"),
     "forecast": ("forecast", "predict from one float32 run which opt levels work, and with which layers in float32"),
+    "audit": ("audit", "run a script as it is, and say what its precision does to its training"),
     "planned": ("ab", "do one run of a folder of `ab --plan`"),
     "report": ("report", "show reports of `ab --json` as tables, an HTML page or an image"),
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),

@@ -38,6 +38,15 @@ def percent(share):
 
 
 @_of_known
+def share(value):
+    """Return a share in percent, with one decimal; what is neither 0 nor all is never shown as such."""
+    told = f"{100 * value:.1f}"
+    if told == "100.0" and value < 1:
+        return "over 99.9 %"
+    return "under 0.1 %" if told == "0.0" and value > 0 else told.replace(".0", "") + " %"
+
+
+@_of_known
 def signed_percent(share):
     """Return a difference as a signed share."""
     told = ("+" if share > 0 else "\u2212" if share < 0 else "") + percent(abs(share)).lstrip(">")

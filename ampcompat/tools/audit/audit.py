@@ -1,0 +1,125 @@
+"""``Audit``: observes a training run in its own precision, and says what the precision does to it."""
+
+import sys
+
+import torch
+
+from ...errors import AmpError
+from ...support.dtype_names import dtype_name
+from ...support.patching import PatchStack
+from ...support.torch_compat import features, step_hooks
+from ..forced_levels.trained_modules import outermost
+from . import findings
+from .script_calls import Gradients, ScriptCalls
+from .weight_averages import WeightAverages
+from .weight_updates import HALF, WeightUpdates
+
+OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optimizer's step; this is {}."
+
+#: The steps after which half copies of the model are looked for: a script may make its average after its first step.
+_LOOKS = (1, 5)
+
+
+class Audit:
+    """A context manager around a training loop, which runs as it is.
+
+    Until it ends, half weights and their optimizer's state have float32 copies: memory, and a second optimizer step.
+
+    Args:
+        argv: the script's arguments; None: ``sys.argv`` at the first step.
+
+    Raises:
+        AmpError: torch is older than 2.1.
+    """
+
+    def __init__(self, argv=None):
+        if not features.is_version_within(oldest="2.1"):
+            raise AmpError(OLD_TORCH.format(features.version()))
+        self._argv, self._steps = argv, 0
+        self._patches = PatchStack()
+        self._updates, self._averages = WeightUpdates(), WeightAverages()
+        self._calls, self._gradients = ScriptCalls(), Gradients()
+        self._names, self._buffers = {}, {}  # param -> name; id -> buffer
+
+    def __enter__(self):
+        self._calls.watch(self._patches)
+        step_hooks.register(self._patches, self._before_step, self._after_step)
+        return self
+
+    def __exit__(self, *error):
+        self._patches.undo()
+
+    def _before_step(self, optimizer, args, kwargs):
+        if not self._updates.has(optimizer):
+            self._note_models(optimizer)
+        self._calls.before_step(optimizer)
+        is_float16 = torch.float16 in self._calls.regions or _has_float16(optimizer)
+        self._gradients.before_step(optimizer, are_counted=is_float16 and self._calls.scaled is None)
+        self._updates.before_step(optimizer)
+
+    def _note_models(self, optimizer):
+        """Note names and buffers now: when the run has ended, the script's models may be gone."""
+        if self._argv is None:
+            self._argv = sys.argv[1:]
+        for model in outermost([optimizer]):
+            self._names.update((param, name) for name, param in model.named_parameters())
+            self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
+
+    def _after_step(self, optimizer, args, kwargs):
+        self._updates.after_step(optimizer)
+        self._steps += 1
+        if self._steps in _LOOKS:
+            self._averages.look([each.optimizer for each in self._updates.optimizers()])
+
+    def report(self):
+        """Return the report as a dict that JSON can hold; waits for the devices.
+
+        ``steps``: of optimizers; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast":
+        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``Finding``, wrong ones first.
+        """
+        found = sorted(self._findings(), key=lambda each: not each.is_wrong)
+        told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]
+        return {"steps": self._steps, "dtypes": self._dtypes(), "findings": told}
+
+    def _findings(self):
+        has_half = bool(self._calls.regions or self._gradients.dtypes & set(HALF))
+        for watched in self._updates.optimizers():
+            params = watched.params()
+            has_half = has_half or bool(params)
+            yield from findings.of_optimizer(watched, params, self._names)
+        for name, share in self._averages.standing_still():
+            yield findings.average_stands_still(name, share)
+        yield from findings.autocast_and_scaler(self._calls, self._gradients)
+        yield from findings.half_sums(self._calls, self._gradients, _are_reduced())
+        yield from findings.dead_flag(self._argv or (), has_half)
+
+    def _dtypes(self):
+        state = {}
+        for watched in self._updates.optimizers():
+            for name, dtypes in watched.state_dtypes().items():
+                state.setdefault(name, set()).update(dtypes)
+        return {
+            "weights": _elements(self._names),
+            "buffers": _elements(self._buffers.values()),
+            "gradients": sorted(map(dtype_name, self._gradients.dtypes)),
+            "autocast": sorted(map(dtype_name, self._calls.regions)),
+            "optimizer state": {name: sorted(dtypes) for name, dtypes in state.items()},
+        }
+
+
+def _has_float16(optimizer):
+    return any(param.dtype is torch.float16 for group in optimizer.param_groups for param in group["params"])
+
+
+def _are_reduced():
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
+def _elements(tensors):
+    """Return ``{dtype: elements}`` of floating-point tensors."""
+    found = {}
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            found[dtype_name(tensor.dtype)] = found.get(dtype_name(tensor.dtype), 0) + tensor.numel()
+    return found

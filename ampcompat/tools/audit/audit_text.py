@@ -1,0 +1,61 @@
+"""The report of an audit as text for a terminal."""
+
+import shlex
+import textwrap
+
+from ...abtest.report.number_format import share
+
+#: The number of params of a finding that are listed.
+_SHOWN = 5
+
+
+def to_text(report, command, width=100):
+    """Return the report as text.
+
+    Args:
+        report: what ``Audit.report`` returned.
+        command: the script and its arguments.
+        width: of a line, in characters.
+    """
+    wrong = [each for each in report["findings"] if each["is_wrong"]]
+    script = command[1] if command[0] == "-m" else command[0]
+    count = "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
+    lines = textwrap.wrap(f"Audit of {script}, {report['steps']} optimizer steps: {count}", width)
+    lines += ["  {:16} {}".format(name, told) for name, told in _dtypes(report["dtypes"])]
+    for finding in report["findings"]:
+        lines += [""] + _finding(finding, command, width)
+    return "\n".join(lines)
+
+
+def _dtypes(dtypes):
+    for name in ("weights", "buffers"):
+        if dtypes[name]:
+            yield name, ", ".join(f"{dtype} ({count:,})" for dtype, count in dtypes[name].items())
+    for name in ("gradients", "autocast"):
+        yield name, ", ".join(dtypes[name]) or "none"
+    names = {}
+    for name, found in dtypes["optimizer state"].items():
+        names.setdefault(", ".join(found), []).append(name)
+    if names:
+        yield "optimizer state", "; ".join("{} ({})".format(found, ", ".join(each)) for found, each in names.items())
+
+
+def _finding(finding, command, width):
+    kind = "WRONG" if finding["is_wrong"] else "note "
+    lines = textwrap.wrap(finding["text"], width, initial_indent=kind + "  ", subsequent_indent=" " * 7)
+    layers = finding["layers"]
+    if layers:
+        longest = min(50, max(len(each["name"]) for each in layers[:_SHOWN]))
+        lines.append(f"         {'param':{longest}} {'elements':>12} {'did not move':>13} {'updates lost':>13}")
+        for each in layers[:_SHOWN]:
+            moved = share(each["unmoved"] / max(each["numel"], 1))
+            lost = "-" if each["lost"] is None else share(each["lost"])
+            lines.append(f"         {each['name'][-50:]:{longest}} {each['numel']:>12,} {moved:>13} {lost:>13}")
+        if len(layers) > _SHOWN:
+            lines.append(f"         and {len(layers) - _SHOWN} more (--json lists all)")
+    lines += textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
+    if finding["level"] is not None and finding["is_wrong"]:
+        script, level = " ".join(map(shlex.quote, command)), finding["level"]
+        lines.append(f"       Repair:  ampcompat run --opt-level {level} {script}")
+        lines.append(f"       Compare: ampcompat ab --levels O0,{level} {script}")
+    return lines

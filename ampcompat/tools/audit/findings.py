@@ -1,0 +1,206 @@
+"""The rules of an audit: what the observed facts mean, and what to do.
+
+A finding is ``wrong`` if the run's result is not what the script means to compute. Others are notes.
+"""
+
+import re
+from typing import List, NamedTuple, Optional
+
+import torch
+
+from ...abtest.report import number_format
+from ...support.dtype_names import dtype_name
+
+#: Weights follow their float32 twin if ``ParamUpdates.kept`` is at least this.
+FOLLOWS = 0.5
+
+#: The share of gradient elements below float16's smallest normal number that is wrong without a loss scale.
+UNDERFLOW = 0.05
+
+#: The share of zeros in half optimizer state, that float32 state does not have, that is wrong.
+ZEROS = 0.1
+
+_LEVELS = {torch.float16: "O2", torch.bfloat16: "O5"}
+
+#: Options of scripts that ask for half precision, and values of options that do.
+_FLAG = re.compile(r"^--?(use[-_])?(fp16|bf16|bfloat16|float16|half|amp|mixed[-_]precision|autocast)$")
+_OPTION = re.compile(r"^--?(mixed[-_]precision|precision|dtype|torch[-_]dtype|amp[-_]dtype)$")
+_HALF_VALUE = re.compile(r"^(fp16|bf16|float16|bfloat16|half|(bf)?16(-mixed|-true)?)$")
+_OFF = ("false", "no", "0", "none", "off", "fp32", "float32")
+
+
+class Layer(NamedTuple):
+    """A param that a finding names: its name, its number of elements, how many did not move, the share of lost updates."""
+
+    name: str
+    numel: int
+    unmoved: int
+    lost: Optional[float]
+
+
+class Finding(NamedTuple):
+    """What an audit says.
+
+    ``kind``: a word for programs; ``is_wrong``; ``text``: what was seen; ``remedy``: what to do; ``level``: the opt level
+    that repairs it, or None; ``layers``: the worst first.
+    """
+
+    kind: str
+    is_wrong: bool
+    text: str
+    remedy: str
+    level: Optional[str] = None
+    layers: List[Layer] = []
+
+
+def of_optimizer(watched, params, names):
+    """Yield the findings about the params and the state of an optimizer.
+
+    Args:
+        watched: a ``WatchedOptimizer``.
+        params: what its ``params()`` returned.
+        names: ``{param: name}``.
+    """
+    if params:
+        yield from _lost_updates(watched, params, names)
+        yield from _rounded_state(watched, params, names)
+    if watched.dtypes_before:
+        yield _changed_dtypes(watched, names)
+
+
+def _lost_updates(watched, params, names):
+    dtype = dtype_name(next(iter(params)).dtype)
+    level = _LEVELS[next(iter(params)).dtype]
+    kind = type(watched.optimizer).__name__
+    if watched.problem is not None:
+        text = f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem})."
+        yield Finding("half_weights", False, text, f"Compare with float32 masters: run at {level}.", level)
+        return
+    nonfinite = [each for each in params.values() if each.nonfinite]
+    if nonfinite:
+        text = f"{len(nonfinite)} {dtype} params have elements that are inf or nan after {watched.steps} steps."
+        layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in nonfinite]
+        yield Finding("nonfinite_weights", True, text, "Keep float32 masters and state.", level, layers)
+        return
+    far = sum(each.far for each in params.values())
+    if far and sum(each.far_and_moved for each in params.values()) > far / 2:
+        return  # the optimizer keeps what rounding loses
+    behind = [each for each in params.values() if each.kept is not None and each.kept < FOLLOWS]
+    if not behind:
+        text = f"{kind} updates {dtype} weights without float32 masters. In these steps the updates were large enough."
+        yield Finding("half_weights", False, text, "Audit again where the learning rate is smallest.", level)
+        return
+    layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
+    layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
+    numel = sum(each.numel for each in params.values())
+    unmoved = sum(each.unmoved for each in params.values())
+    text = (
+        f"{kind} updates {dtype} weights without float32 masters, and most of its updates are lost: they are smaller than "
+        f"half a unit in the last place of the weights. {len(behind)} of {len(params)} params do not follow. After "
+        f"{watched.steps} steps, {number_format.share(unmoved / numel)} of all elements have not moved at all."
+    )
+    remedy = (
+        f"Keep float32 masters and state, which take {number_format.size(_more_bytes(watched, params))} more. Updates that were lost "
+        "will count: the learning rate may have to be smaller."
+    )
+    yield Finding("lost_updates", True, text, remedy, level, layers)
+
+
+def _more_bytes(watched, params):
+    """Return the bytes of float32 masters, and what the state takes more in float32."""
+    state = [value for param in params for value in watched.optimizer.state.get(param, {}).values()]
+    tensors = [each for each in state if isinstance(each, torch.Tensor) and each.dtype in _LEVELS]
+    return 4 * sum(each.numel for each in params.values()) + 2 * sum(each.numel() for each in tensors)
+
+
+def _rounded_state(watched, params, names):
+    zeros = {}
+    for param, updates in params.items():
+        for name, share in updates.zeros.items():
+            if share > ZEROS:
+                zeros.setdefault(name, []).append((share, names.get(param, "?"), updates.numel, param.dtype))
+    for name, found in zeros.items():
+        share, layer, numel, dtype = max(found, key=lambda each: each[:2])
+        text = (
+            f"{type(watched.optimizer).__name__}'s {name} is {dtype_name(dtype)} and rounds to 0 where float32 does not: "
+            f"in {len(found)} params, worst {layer} ({number_format.share(share)})."
+        )
+        yield Finding("rounded_state", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
+    dtype = next(iter(params)).dtype
+    for group in watched.optimizer.param_groups:
+        eps = group.get("eps")
+        if isinstance(eps, float) and eps > 0 and float(torch.tensor(eps).to(dtype)) == 0:
+            text = f"{type(watched.optimizer).__name__}'s eps {eps:g} is 0 in {dtype_name(dtype)}: it divides by 0."
+            yield Finding("rounded_eps", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
+            return
+
+
+def _changed_dtypes(watched, names):
+    changed = watched.dtypes_before
+    param = next(iter(changed))
+    text = (
+        f"{len(changed)} params that {type(watched.optimizer).__name__} trains changed their dtype between steps: "
+        f"{names.get(param, '?')} was {dtype_name(changed[param])} and is {dtype_name(param.dtype)}. The optimizer's state "
+        "is of the earlier dtype, and rounded weights stay rounded."
+    )
+    remedy = "Cast a copy (copy.deepcopy(model).half()) where the script validates or saves."
+    return Finding("changed_dtype", True, text, remedy)
+
+
+def average_stands_still(name, share):
+    """Return the finding about an average of the weights in half precision."""
+    text = (
+        f"{name}, a half-precision average of the weights, stands still: {number_format.share(share)} of the elements that differ from "
+        "the model's have not moved."
+    )
+    return Finding("half_average", True, text, "Keep the average in float32.")
+
+
+def autocast_and_scaler(calls, gradients):
+    """Yield findings about autocast regions and ``GradScaler``."""
+    share = gradients.float16_underflow() if calls.scaled is None else None
+    if share is not None:
+        text = f"float16 without a loss scale: {number_format.share(share)} of the gradients' elements are subnormal in float16"
+        remedy = "Scale the loss with torch.amp.GradScaler, or use bfloat16, which needs no scale."
+        yield Finding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")
+    if calls.scaled is not None and torch.bfloat16 in calls.regions and torch.float16 not in calls.regions:
+        text = "A GradScaler scales losses of bfloat16 autocast, whose range is float32's" + _at(calls.scaled)
+        yield Finding("needless_scaler", False, text, "Leave the GradScaler out: it only costs time and skips steps.")
+    if calls.clipped_scaled is not None:
+        text = "Gradients are clipped while they are multiplied by the loss scale" + _at(calls.clipped_scaled)
+        yield Finding("clipped_scaled", True, text, "Call scaler.unscale_(optimizer) before it clips.")
+    for name, place in calls.within_autocast.items():
+        function = "backward()" if name == "backward" else "optimizer.step()"
+        text = f"{function} runs within an autocast region" + _at(place)
+        yield Finding(name + "_in_autocast", False, text, "End the region after the loss.")
+
+
+def half_sums(calls, gradients, has_reducer):
+    """Yield notes about sums of gradients in half precision."""
+    half = [dtype_name(dtype) for dtype in gradients.dtypes if dtype in _LEVELS]
+    if calls.accumulated is not None:
+        text = "Gradients of several backward passes are added up in half precision" + _at(calls.accumulated)
+        yield Finding("half_accumulation", False, text, "Float32 masters add them up in float32.")
+    if half and has_reducer:
+        text = "Gradients are reduced between ranks in {}.".format(" and ".join(half))
+        yield Finding("half_reduction", False, text, "Reduce in float32 where ranks are many.")
+
+
+def dead_flag(argv, has_half):
+    """Yield the finding about an argument that asks for half precision in a run where nothing was half."""
+    for argument, following in zip(argv, [*argv[1:], ""]) if not has_half else ():
+        name, _, value = argument.partition("=")
+        value = (value or ("" if following.startswith("-") else following)).lower()
+        asks = _FLAG.match(name) and value not in _OFF and (value == "" or "=" not in argument or _asks(value))
+        if asks or (_OPTION.match(name) and _HALF_VALUE.match(value)):
+            text = f"The script got {argument}, and nothing in the run was half: no weights, and no autocast region."
+            yield Finding("dead_flag", True, text, "Look where the script reads the option.")
+            return
+
+
+def _asks(value):
+    return value in ("true", "yes", "1", "on") or _HALF_VALUE.match(value)
+
+
+def _at(place):
+    return "." if place is None else " ({}:{}).".format(*place)

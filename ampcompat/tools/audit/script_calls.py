@@ -1,0 +1,165 @@
+"""What a script asks of torch for its precision: autocast regions, ``GradScaler``, backward passes, clipping."""
+
+import functools
+import inspect
+import threading
+
+import torch
+
+from ...support.script_frames import script_line
+from ...trace.values import dense_values
+from .weight_updates import HALF
+
+#: The functions of ``torch.nn.utils`` that clip gradients.
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+
+
+class ScriptCalls:
+    """Counts the calls while it ``watch``es. Each place is the ``(file, line)`` of the script.
+
+    Attributes:
+        regions: ``{dtype: place}`` of the first enabled autocast region of each dtype.
+        passes: the number of backward passes.
+        scaled: the place of the first loss that an enabled ``GradScaler`` scaled, or None.
+        within_autocast: ``{"backward" or "step": place}`` of calls in an enabled autocast region.
+        clipped_scaled: the place of the first clipping of gradients that were still scaled, or None.
+        accumulated: the place of the first backward pass that added to half gradients, or None.
+    """
+
+    def __init__(self):
+        self.regions, self.within_autocast = {}, {}
+        self.passes, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
+        self._open = threading.local()  # .regions: the dtypes of the enabled regions that are open in a thread
+        self._pending = False  # gradients are scaled: of a scaled loss, before ``unscale_`` and ``step``
+        self._params = []  # half params of optimizers
+
+    def watch(self, patches):
+        """Replace torch's functions until ``patches`` is undone."""
+        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        patches.redirect(inspect.unwrap(torch.autocast.__enter__), self._entered)
+        patches.redirect(inspect.unwrap(torch.autocast.__exit__), self._left)
+        patches.redirect(torch.autograd.backward, self._backward)
+        patches.set(scaler, "scale", self._scale(scaler.scale))
+        for name in ("unscale_", "step"):
+            patches.set(scaler, name, self._unscaling(getattr(scaler, name)))
+        for name in _CLIPS:
+            patches.redirect(inspect.unwrap(getattr(torch.nn.utils, name)), self._clip)
+
+    def before_step(self, optimizer):
+        """Note whether a step is within autocast, and the half params to look at."""
+        self._note_within("step")
+        known = set(map(id, self._params))
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        self._params += [param for param in params if param.dtype in HALF and id(param) not in known]
+
+    def _dtype_of_region(self):
+        regions = getattr(self._open, "regions", None)
+        return regions[-1] if regions else None
+
+    def _note_within(self, name):
+        if self._dtype_of_region() is not None:
+            self.within_autocast.setdefault(name, script_line())
+
+    # -- what is called instead of torch's functions -------------------------------------------------------------------
+
+    def _entered(self, enter):
+        @functools.wraps(enter)
+        def watched(region):
+            result = enter(region)
+            dtype = region.fast_dtype if region._enabled else None
+            if not hasattr(self._open, "regions"):
+                self._open.regions = []
+            self._open.regions.append(dtype)
+            if dtype is not None:
+                self.regions.setdefault(dtype, script_line())
+            return result
+
+        return watched
+
+    def _left(self, leave):
+        @functools.wraps(leave)
+        def watched(region, *error):
+            if getattr(self._open, "regions", None):
+                self._open.regions.pop()
+            return leave(region, *error)
+
+        return watched
+
+    def _backward(self, backward):
+        @functools.wraps(backward)
+        def watched(tensors, *args, **kwargs):
+            self.passes += 1
+            self._note_within("backward")
+            if self.accumulated is None and any([param.grad is not None for param in self._params]):
+                self.accumulated = script_line()
+            return backward(tensors, *args, **kwargs)
+
+        return watched
+
+    def _scale(self, scale):
+        @functools.wraps(scale)
+        def watched(scaler, outputs):
+            if scaler.is_enabled():
+                self._pending = True
+                self.scaled = self.scaled or script_line()
+            return scale(scaler, outputs)
+
+        return watched
+
+    def _unscaling(self, method):
+        @functools.wraps(method)
+        def watched(scaler, *args, **kwargs):
+            self._pending = False
+            return method(scaler, *args, **kwargs)
+
+        return watched
+
+    def _clip(self, clip):
+        @functools.wraps(clip)
+        def watched(*args, **kwargs):
+            if self._pending and self.clipped_scaled is None:
+                self.clipped_scaled = script_line()
+            return clip(*args, **kwargs)
+
+        return watched
+
+
+class Gradients:
+    """The gradients at the optimizers' steps: dtypes, and what float16 makes of those that no ``GradScaler`` scaled.
+
+    Attributes:
+        dtypes: those of the gradients.
+    """
+
+    def __init__(self):
+        self.dtypes = set()
+        self._counts = []  # tensors of shape (3,): nonzero elements, multiples of 2**-24, those under float16's normal
+
+    def before_step(self, optimizer, are_counted):
+        """Note the dtypes of the gradients of a step; count their elements if they ``are_counted``."""
+        with torch.no_grad():
+            for grad in [param.grad for group in optimizer.param_groups for param in group["params"]]:
+                if grad is not None:
+                    self.dtypes.add(grad.dtype)
+                    values = dense_values(grad) if are_counted else None
+                    if values is not None:
+                        self._counts.append(_float16_counts(values))
+
+    def float16_underflow(self):
+        """Return the share of subnormal elements if all are values of float16, unscaled; None if they are not.
+
+        A gradient that float16 has computed and nobody has scaled is a multiple of its smallest number, 2**-24.
+        """
+        if not self._counts:
+            return None
+        nonzero, multiples, subnormal = torch.stack([each.cpu() for each in self._counts]).sum(0).tolist()
+        return subnormal / nonzero if nonzero and multiples == nonzero else None
+
+
+def _float16_counts(values):
+    values = values.double().abs()
+    is_set = (values > 0) & (values - values == 0)
+    units = values * 2.0**24
+    is_multiple = is_set & (units == units.round())
+    is_subnormal = is_set & (values < torch.finfo(torch.float16).tiny)
+    return torch.stack([is_set.sum(), is_multiple.sum(), is_subnormal.sum()])

@@ -1,0 +1,175 @@
+"""Training loops with a planted fault of precision, each with its healthy twins."""
+
+import copy
+
+import torch
+
+STEPS = 12
+
+
+def mlp(dtype=torch.bfloat16):
+    """Return two linear layers with a LayerNorm between them."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(dtype)
+
+
+def conv(dtype=torch.bfloat16):
+    """Return a convolution with a BatchNorm."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv1d(2, 8, 3), torch.nn.BatchNorm1d(8), torch.nn.Flatten(), torch.nn.Linear(48, 4)]
+    return torch.nn.Sequential(torch.nn.Unflatten(1, (2, 8)), *layers).to(dtype)
+
+
+def embedding(dtype=torch.bfloat16):
+    """Return an embedding of the inputs' signs, with a bias of ones."""
+    torch.manual_seed(0)
+
+    class Signs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(2, 8), torch.nn.Linear(8, 4)
+            self.shift = torch.nn.Parameter(torch.ones(8))
+
+        def forward(self, x):
+            return self.head(self.table((x > 0).long()).mean(1) * self.shift)
+
+    return Signs().to(dtype)
+
+
+MODELS = {"mlp": mlp, "conv": conv, "embedding": embedding}
+
+
+def train(model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None, clip=None, within=False):
+    """Train a model: the mean square of its outputs.
+
+    Args:
+        after: called after each step.
+        autocast: the dtype of an autocast region around the forward pass.
+        scaler: a ``GradScaler``.
+        clip: "scaled" or "unscaled": clip the gradients then.
+        within: backward and step are within the region, too.
+    """
+    dtype = next(model.parameters()).dtype
+    for step in range(steps):
+        torch.manual_seed(step)
+        x = torch.randn(8, 16).to(dtype)
+        optimizer.zero_grad()
+        region = torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None)
+        with region:
+            loss = model(x).float().pow(2).mean()
+            if within:
+                loss.backward()
+                optimizer.step()
+        if not within:
+            _backward_and_step(model, optimizer, loss, scaler, clip)
+        if after is not None:
+            after(step)
+
+
+def _backward_and_step(model, optimizer, loss, scaler, clip):
+    (loss if scaler is None else scaler.scale(loss)).backward()
+    if clip == "unscaled":
+        scaler.unscale_(optimizer)
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+
+
+class Rounding(torch.optim.Optimizer):
+    """SGD that keeps what rounding loses, in one of several ways.
+
+    Args:
+        how: "stochastic", "kahan" or "masters" (in its state).
+    """
+
+    def __init__(self, params, lr, how):
+        super().__init__(params, {"lr": lr, "how": how})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    getattr(self, group["how"])(param, -group["lr"] * param.grad.float(), self.state[param])
+
+    def masters(self, param, update, state):
+        master = state.setdefault("master", param.detach().float().clone())
+        master += update
+        param.copy_(master)
+
+    def kahan(self, param, update, state):
+        rest = state.setdefault("rest", torch.zeros_like(param))
+        update = update + rest.float()
+        before = param.detach().float().clone()
+        param.copy_(before + update)
+        rest.copy_(update - (param.float() - before))
+
+    def stochastic(self, param, update, state):
+        exact = param.float() + update
+        if param.dtype is torch.float32:
+            param.copy_(exact)
+            return
+        noise = torch.randint(0, 1 << 16, exact.shape, dtype=torch.int32)
+        bits = (exact.view(torch.int32) + noise) & ~0xFFFF
+        param.copy_(bits.view(torch.float32))
+
+
+def average_in_place(average, model, decay=0.999):
+    """Move an average of a model's weights."""
+    with torch.no_grad():
+        for mean, param in zip(average.parameters(), model.parameters()):
+            mean.lerp_(param.to(mean.dtype), 1 - decay)
+
+
+def half_average(dtype, is_written=True, decay=0.999):
+    """Train a float32 model with a copy in ``dtype`` that is its average, or a frozen teacher."""
+    model = mlp(torch.float32)
+    average = copy.deepcopy(model).to(dtype).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    train(model, optimizer, after=lambda step: average_in_place(average, model, decay) if is_written else None)
+    return average
+
+
+def underflowing(scale, dtype=torch.float16):
+    """Train under float16 autocast with tiny gradients, with a scaler of this scale, or none."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+    weight = 1e-5
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            loss = (model(torch.randn(8, 16)).float() * weight).sum()
+        if scaler is None:
+            loss.backward()
+            optimizer.step()
+        else:
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def changing_dtype(is_restored):
+    """Train a model that validation casts to half: ``model.half()``, or a copy of it."""
+    model = mlp(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        train(model, optimizer, steps=1)
+        if step == 1:
+            (copy.deepcopy(model) if is_restored else model).bfloat16()
+
+
+def accumulating(dtype):
+    """Add up the gradients of two passes in each step."""
+    model = mlp(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(4):
+        for _ in range(2):
+            model(torch.randn(8, 16).to(dtype)).float().pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -1,0 +1,240 @@
+"""``Audit``: planted faults are found in the right layer, healthy twins are not accused, and counts are exact."""
+
+import functools
+
+import planted
+import pytest
+import torch
+from planted import MODELS, Rounding, mlp, train
+
+from ampcompat import amp
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.audit.audit import Audit
+from ampcompat.tools.audit.weight_updates import unit_in_last_place
+
+pytestmark = pytest.mark.skipif(
+    not features.is_version_within(oldest="2.4"), reason="an audit needs torch 2.1; torch.amp.GradScaler is of 2.3"
+)
+
+HALF, FULL = torch.bfloat16, torch.float32
+RATES = (1e-3, 1e-4, 1e-5, 1e-6)
+#: The params of weights of 1, whose unit in the last place is the largest.
+ONES = {"mlp": "1.weight", "conv": "2.weight", "embedding": "shift"}
+
+
+def audited(run, argv=()):
+    """Return the report of an audit of ``run()``."""
+    with Audit(list(argv)) as audit:
+        run()
+    return audit.report()
+
+
+def wrong(report):
+    """Return the kinds of what is wrong."""
+    return [each["kind"] for each in report["findings"] if each["is_wrong"]]
+
+
+def notes(report):
+    """Return the kinds of the notes."""
+    return [each["kind"] for each in report["findings"] if not each["is_wrong"]]
+
+
+@pytest.mark.parametrize("lr", RATES)
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.NAdam])
+def test_updates_that_bfloat16_weights_lose_are_found_and_the_layer_of_ones_is_named(kind, make, lr):
+    model = make()
+    report = audited(lambda: train(model, kind(model.parameters(), lr=lr)))
+    assert wrong(report) == ["lost_updates"]
+    named = [layer["name"] for layer in report["findings"][0]["layers"] if layer["unmoved"] == layer["numel"]]
+    assert ONES[next(name for name, each in MODELS.items() if each is make)] in named or lr == 1e-3
+    assert report["findings"][0]["level"] == "O5"
+
+
+@pytest.mark.parametrize("lr", RATES)
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_float32_weights_are_right_at_every_learning_rate(make, lr):
+    model = make(FULL)
+    assert wrong(audited(lambda: train(model, torch.optim.AdamW(model.parameters(), lr=lr)))) == []
+
+
+@pytest.mark.parametrize("lr", (1e-3, 1e-5))
+@pytest.mark.parametrize("level", ("O2", "O5"))
+def test_masters_of_amp_are_right(level, lr):
+    model = mlp(FULL)
+    model, optimizer = amp.initialize(
+        model, torch.optim.AdamW(model.parameters(), lr=lr), opt_level=level, verbosity=0, loss_scale=1.0
+    )
+
+    def run():
+        for step in range(planted.STEPS):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.randn(8, 16)).float().pow(2).mean(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+
+    assert wrong(audited(run)) == []
+
+
+@pytest.mark.parametrize("how", ("masters", "kahan", "stochastic"))
+def test_optimizers_that_keep_what_rounding_loses_are_right(how):
+    model = mlp()
+    assert wrong(audited(lambda: train(model, Rounding(model.parameters(), 1e-4, how), steps=60))) == []
+
+
+def test_the_same_optimizer_that_rounds_to_nearest_is_not():
+    model = mlp()
+    assert wrong(audited(lambda: train(model, torch.optim.SGD(model.parameters(), 1e-4), steps=60))) == ["lost_updates"]
+
+
+def test_large_updates_of_half_weights_are_a_note():
+    model = torch.nn.Linear(16, 4).to(HALF)
+    report = audited(lambda: train(model, torch.optim.SGD(model.parameters(), lr=0.5)))
+    assert wrong(report) == []
+    assert notes(report) == ["half_weights"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_elements_that_did_not_move_are_counted_exactly(dtype):
+    model = mlp(dtype)
+    first = {name: param.detach().clone() for name, param in model.named_parameters()}
+    report = audited(lambda: train(model, torch.optim.SGD(model.parameters(), lr=2e-4)))
+    layers = {each["name"]: each for each in report["findings"][0]["layers"]}
+    assert report["findings"][0]["kind"] == "lost_updates" and len(layers) > 1
+    for name, param in model.named_parameters():
+        if name in layers:
+            assert layers[name]["unmoved"] == int((param == first[name]).sum())
+            assert layers[name]["numel"] == param.numel()
+
+
+def test_lost_updates_are_those_that_the_weight_does_not_show():
+    model = torch.nn.Linear(2, 1, bias=False).to(HALF)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.001]]))
+
+    def run():
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2, dtype=HALF)).sum().backward()
+            optimizer.step()
+
+    (layer,) = audited(run)["findings"][0]["layers"]
+    assert layer["lost"] == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_unit_in_the_last_place_is_the_distance_to_the_next_value(dtype):
+    values = torch.cat([torch.randn(500), torch.randn(500) * 1e-6, torch.tensor([1.0, 2.0, 1023.0])]).to(dtype)
+    following = torch.nextafter(values.abs(), torch.tensor(float("inf"), dtype=dtype))
+    assert torch.equal(unit_in_last_place(values), following.float() - values.abs().float())
+
+
+def test_the_training_itself_is_bitwise_unchanged():
+    def weights(run):
+        torch.manual_seed(7)
+        model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4)).to(HALF)
+        run(lambda: train(model, Rounding(model.parameters(), 0.1, "stochastic")))
+        return [param.clone() for param in model.parameters()], torch.rand(3)
+
+    plain, drawn = weights(lambda run: run())
+    observed, drawn_too = weights(audited)
+    assert all(map(torch.equal, plain, observed)) and torch.equal(drawn, drawn_too)
+
+
+@pytest.mark.parametrize("decay", (0.999, 0.9999))
+def test_a_half_average_that_stands_still_is_found(decay):
+    assert "half_average" in wrong(audited(lambda: planted.half_average(HALF, decay=decay)))
+
+
+@pytest.mark.parametrize("options", [{"dtype": FULL}, {"dtype": HALF, "is_written": False}], ids=["float32", "teacher"])
+def test_float32_averages_and_half_teachers_are_right(options):
+    assert wrong(audited(lambda: planted.half_average(**options))) == []
+
+
+def test_float16_autocast_without_a_scaler_is_found_where_gradients_underflow():
+    assert wrong(audited(lambda: planted.underflowing(None))) == ["no_scaler"]
+
+
+@pytest.mark.parametrize("scale, dtype", [(2.0**16, torch.float16), (None, HALF)])
+def test_scaled_float16_and_bfloat16_autocast_are_right(scale, dtype):
+    report = audited(lambda: planted.underflowing(scale, dtype))
+    assert wrong(report) == notes(report) == []
+
+
+def _scaled(clip, dtype=torch.float16, within=False):
+    model = mlp(FULL)
+    scaler = None if within else torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return functools.partial(train, model, optimizer, autocast=dtype, scaler=scaler, clip=clip, within=within)
+
+
+def test_clipping_of_scaled_gradients_is_found():
+    assert wrong(audited(_scaled("scaled"))) == ["clipped_scaled"]
+    assert wrong(audited(_scaled("unscaled"))) == []
+
+
+def test_a_scaler_of_bfloat16_and_backward_within_autocast_are_notes():
+    assert notes(audited(_scaled(None, HALF))) == ["needless_scaler"]
+    assert notes(audited(_scaled(None, HALF, within=True))) == ["backward_in_autocast", "step_in_autocast"]
+
+
+def test_a_model_that_validation_casts_to_half_is_found():
+    assert "changed_dtype" in wrong(audited(lambda: planted.changing_dtype(is_restored=False)))
+    assert wrong(audited(lambda: planted.changing_dtype(is_restored=True))) == []
+
+
+def test_adam_state_and_eps_that_float16_rounds_to_0_are_found():
+    model = mlp(torch.float16)
+    report = audited(lambda: train(model, torch.optim.Adam(model.parameters(), lr=1e-4, eps=1e-8)))
+    assert "rounded_eps" in wrong(report)
+    model = mlp(torch.float16)
+
+    def small_gradients():
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            (model(torch.randn(8, 16).half()).float().pow(2).mean() * 1e-2).backward()
+            optimizer.step()
+
+    found = {each["kind"]: each["text"] for each in audited(small_gradients)["findings"]}
+    assert "exp_avg_sq" in found["rounded_state"]
+
+
+def test_sums_of_half_gradients_are_a_note():
+    assert "half_accumulation" in notes(audited(lambda: planted.accumulating(HALF)))
+    assert "half_accumulation" not in notes(audited(lambda: planted.accumulating(FULL)))
+
+
+ASKS = (["--fp16"], ["--bf16", "--lr", "1"], ["--amp"], ["--mixed-precision", "fp16"], ["--dtype=bfloat16"], ["--half=1"])
+ASKS_NOT = (["--fp16", "false"], ["--fp16=no"], ["--mixed_precision", "no"], ["--dtype", "float32"], ["--lr", "16"])
+
+
+@pytest.mark.parametrize("argv", ASKS, ids=" ".join)
+def test_an_option_that_casts_nothing_is_found(argv):
+    def run(dtype=FULL, autocast=None):
+        model = mlp(dtype)
+        train(model, torch.optim.SGD(model.parameters(), lr=1.0), steps=2, autocast=autocast)
+
+    assert wrong(audited(run, argv)) == ["dead_flag"]
+    assert "dead_flag" not in wrong(audited(functools.partial(run, autocast=HALF), argv))
+    assert "dead_flag" not in wrong(audited(functools.partial(run, HALF), argv))
+
+
+@pytest.mark.parametrize("argv", ASKS_NOT, ids=" ".join)
+def test_options_that_ask_for_float32_are_right(argv):
+    model = mlp(FULL)
+    assert wrong(audited(lambda: train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2), argv)) == []
+
+
+def test_an_optimizer_that_cannot_step_in_float32_is_a_note_with_the_reason():
+    class Picky(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.param_groups[0]["params"][0].dtype is FULL:
+                raise TypeError("half only")
+            return super().step(closure)
+
+    model = mlp()
+    report = audited(lambda: train(model, Picky(model.parameters(), lr=1e-4)))
+    assert notes(report) == ["half_weights"] and "half only" in report["findings"][0]["text"]
