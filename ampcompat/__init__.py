@@ -12,8 +12,8 @@ from .support import pickled_names
 
 __version__ = "0.2.0"
 
-__all__ = ["amp", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram", "memory_report"]
-__all__ += ["reset", "session"]
+__all__ = ["amp", "audit", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram"]
+__all__ += ["memory_report", "reset", "session"]
 
 #: True for type checkers, which then see the imports that ``__getattr__`` makes. Importing ``typing`` would take longer
 #: than the rest of this module.
@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
     from .sessions import current, fsdp_policy, gradient_histogram, reset, session
+    from .tools.audit.audit import audit
     from .tools.memory_report_and_estimate import estimate, estimate_batches, memory_report
 
 _MODULES = {
@@ -30,6 +31,7 @@ _MODULES = {
     "reset": "sessions",
     "fsdp_policy": "sessions",
     "gradient_histogram": "sessions",
+    "audit": "tools.audit.audit",
     "memory_report": "tools.memory_report_and_estimate",
     "estimate": "tools.memory_report_and_estimate",
     "estimate_batches": "tools.memory_report_and_estimate",

@@ -141,7 +141,7 @@ def underflowing(scale, dtype=torch.float16):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
     weight = 1e-5
-    for step in range(STEPS):
+    for _ in range(STEPS):
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype=dtype):
             loss = (model(torch.randn(8, 16)).float() * weight).sum()

@@ -207,7 +207,14 @@ def test_sums_of_half_gradients_are_a_note():
     assert "half_accumulation" not in notes(audited(lambda: planted.accumulating(FULL)))
 
 
-ASKS = (["--fp16"], ["--bf16", "--lr", "1"], ["--amp"], ["--mixed-precision", "fp16"], ["--dtype=bfloat16"], ["--half=1"])
+ASKS = (
+    ["--fp16"],
+    ["--bf16", "--lr", "1"],
+    ["--amp"],
+    ["--mixed-precision", "fp16"],
+    ["--dtype=bfloat16"],
+    ["--half=1"],
+)
 ASKS_NOT = (["--fp16", "false"], ["--fp16=no"], ["--mixed_precision", "no"], ["--dtype", "float32"], ["--lr", "16"])
 
 

@@ -103,6 +103,11 @@ def forecast(*arguments):
     _command_with_runs("forecast", *arguments)
 
 
+def audit(*arguments):
+    """Do what ``python -m ampcompat audit ARGUMENTS`` does; the process of its run is forked from the server too."""
+    _command_with_runs("audit", *arguments)
+
+
 def planned_run(*arguments):
     """Do what ``python -m ampcompat planned ARGUMENTS`` does; its run is forked too."""
     _command_with_runs("planned", *arguments)

@@ -1,6 +1,7 @@
 """``Audit``: observes a training run in its own precision, and says what the precision does to it."""
 
 import sys
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
@@ -10,7 +11,8 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ..forced_levels.trained_modules import outermost
 from . import findings
-from .script_calls import Gradients, ScriptCalls
+from .audit_text import to_text
+from .script_calls import ScriptCalls, StepGradients
 from .weight_averages import WeightAverages
 from .weight_updates import HALF, WeightUpdates
 
@@ -20,17 +22,28 @@ OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optim
 _LOOKS = (1, 5)
 
 
-class Audit:
-    """A context manager around a training loop, which runs as it is.
+def audit(argv: Optional[Sequence[str]] = None) -> "Audit":
+    """Observe the training in a ``with`` block, as it is, and say what its precision does to it.
 
-    Until it ends, half weights and their optimizer's state have float32 copies: memory, and a second optimizer step.
+    ``print(audit)`` shows the report, ``audit.wrong`` lists what is wrong, and ``audit.report()`` has all of it::
+
+        with ampcompat.audit() as audit:
+            train()
+        assert not audit.wrong, audit
+
+    In the block, half weights and their optimizer's state have float32 copies, with which each step is repeated.
 
     Args:
-        argv: the script's arguments; None: ``sys.argv`` at the first step.
+        argv: the script's arguments, of which one may ask for half precision; None: ``sys.argv`` at the first step.
 
     Raises:
         AmpError: torch is older than 2.1.
     """
+    return Audit(argv)
+
+
+class Audit:
+    """The context manager that ``audit`` returns."""
 
     def __init__(self, argv=None):
         if not features.is_version_within(oldest="2.1"):
@@ -38,15 +51,15 @@ class Audit:
         self._argv, self._steps = argv, 0
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
-        self._calls, self._gradients = ScriptCalls(), Gradients()
+        self._calls, self._gradients = ScriptCalls(), StepGradients()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
 
-    def __enter__(self):
+    def __enter__(self) -> "Audit":
         self._calls.watch(self._patches)
         step_hooks.register(self._patches, self._before_step, self._after_step)
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: Any) -> None:
         self._patches.undo()
 
     def _before_step(self, optimizer, args, kwargs):
@@ -71,11 +84,20 @@ class Audit:
         if self._steps in _LOOKS:
             self._averages.look([each.optimizer for each in self._updates.optimizers()])
 
-    def report(self):
+    def __str__(self) -> str:
+        return to_text(self.report(), sys.argv[:1] or ["the script"])
+
+    @property
+    def wrong(self) -> List[Dict[str, Any]]:
+        """The findings of ``report`` that are wrong; waits for the devices."""
+        return [each for each in self.report()["findings"] if each["is_wrong"]]
+
+    def report(self) -> Dict[str, Any]:
         """Return the report as a dict that JSON can hold; waits for the devices.
 
         ``steps``: of optimizers; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast":
-        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``Finding``, wrong ones first.
+        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones
+        first.
         """
         found = sorted(self._findings(), key=lambda each: not each.is_wrong)
         told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]

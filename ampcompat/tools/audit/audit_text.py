@@ -19,9 +19,11 @@ def to_text(report, command, width=100):
     """
     wrong = [each for each in report["findings"] if each["is_wrong"]]
     script = command[1] if command[0] == "-m" else command[0]
-    count = "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
+    count = (
+        "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
+    )
     lines = textwrap.wrap(f"Audit of {script}, {report['steps']} optimizer steps: {count}", width)
-    lines += ["  {:16} {}".format(name, told) for name, told in _dtypes(report["dtypes"])]
+    lines += [f"  {name:16} {told}" for name, told in _dtypes(report["dtypes"])]
     for finding in report["findings"]:
         lines += [""] + _finding(finding, command, width)
     return "\n".join(lines)

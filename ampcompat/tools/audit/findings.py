@@ -30,7 +30,7 @@ _OFF = ("false", "no", "0", "none", "off", "fp32", "float32")
 
 
 class Layer(NamedTuple):
-    """A param that a finding names: its name, its number of elements, how many did not move, the share of lost updates."""
+    """A param that a finding names: its elements, how many of them did not move, and the share of updates lost."""
 
     name: str
     numel: int
@@ -38,11 +38,11 @@ class Layer(NamedTuple):
     lost: Optional[float]
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """What an audit says.
 
-    ``kind``: a word for programs; ``is_wrong``; ``text``: what was seen; ``remedy``: what to do; ``level``: the opt level
-    that repairs it, or None; ``layers``: the worst first.
+    ``kind``: a word for programs; ``text``: what was seen; ``remedy``: what to do; ``level``: the opt level that
+    repairs it, or None; ``layers``: the worst first.
     """
 
     kind: str
@@ -74,13 +74,13 @@ def _lost_updates(watched, params, names):
     kind = type(watched.optimizer).__name__
     if watched.problem is not None:
         text = f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem})."
-        yield Finding("half_weights", False, text, f"Compare with float32 masters: run at {level}.", level)
+        yield AuditFinding("half_weights", False, text, f"Compare with float32 masters: run at {level}.", level)
         return
     nonfinite = [each for each in params.values() if each.nonfinite]
     if nonfinite:
         text = f"{len(nonfinite)} {dtype} params have elements that are inf or nan after {watched.steps} steps."
         layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in nonfinite]
-        yield Finding("nonfinite_weights", True, text, "Keep float32 masters and state.", level, layers)
+        yield AuditFinding("nonfinite_weights", True, text, "Keep float32 masters and state.", level, layers)
         return
     far = sum(each.far for each in params.values())
     if far and sum(each.far_and_moved for each in params.values()) > far / 2:
@@ -88,22 +88,23 @@ def _lost_updates(watched, params, names):
     behind = [each for each in params.values() if each.kept is not None and each.kept < FOLLOWS]
     if not behind:
         text = f"{kind} updates {dtype} weights without float32 masters. In these steps the updates were large enough."
-        yield Finding("half_weights", False, text, "Audit again where the learning rate is smallest.", level)
+        yield AuditFinding("half_weights", False, text, "Audit again where the learning rate is smallest.", level)
         return
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
     numel = sum(each.numel for each in params.values())
     unmoved = sum(each.unmoved for each in params.values())
     text = (
-        f"{kind} updates {dtype} weights without float32 masters, and most of its updates are lost: they are smaller than "
-        f"half a unit in the last place of the weights. {len(behind)} of {len(params)} params do not follow. After "
-        f"{watched.steps} steps, {number_format.share(unmoved / numel)} of all elements have not moved at all."
+        f"{kind} updates {dtype} weights without float32 masters, and most of its updates are lost: they are smaller "
+        f"than half a unit in the last place of the weights. {len(behind)} of {len(params)} params do not follow. "
+        f"After {watched.steps} steps, {number_format.share(unmoved / numel)} of all elements have not moved at all."
     )
+    more = number_format.size(_more_bytes(watched, params))
     remedy = (
-        f"Keep float32 masters and state, which take {number_format.size(_more_bytes(watched, params))} more. Updates that were lost "
-        "will count: the learning rate may have to be smaller."
+        f"Keep float32 masters and state, which take {more} more. Updates that were lost will count: the learning rate "
+        "may have to be smaller."
     )
-    yield Finding("lost_updates", True, text, remedy, level, layers)
+    yield AuditFinding("lost_updates", True, text, remedy, level, layers)
 
 
 def _more_bytes(watched, params):
@@ -122,16 +123,16 @@ def _rounded_state(watched, params, names):
     for name, found in zeros.items():
         share, layer, numel, dtype = max(found, key=lambda each: each[:2])
         text = (
-            f"{type(watched.optimizer).__name__}'s {name} is {dtype_name(dtype)} and rounds to 0 where float32 does not: "
-            f"in {len(found)} params, worst {layer} ({number_format.share(share)})."
+            f"{type(watched.optimizer).__name__}'s {name} is {dtype_name(dtype)} and rounds to 0 where float32 does "
+            f"not: in {len(found)} params, worst {layer} ({number_format.share(share)})."
         )
-        yield Finding("rounded_state", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
+        yield AuditFinding("rounded_state", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
     dtype = next(iter(params)).dtype
     for group in watched.optimizer.param_groups:
         eps = group.get("eps")
         if isinstance(eps, float) and eps > 0 and float(torch.tensor(eps).to(dtype)) == 0:
             text = f"{type(watched.optimizer).__name__}'s eps {eps:g} is 0 in {dtype_name(dtype)}: it divides by 0."
-            yield Finding("rounded_eps", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
+            yield AuditFinding("rounded_eps", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
             return
 
 
@@ -140,39 +141,42 @@ def _changed_dtypes(watched, names):
     param = next(iter(changed))
     text = (
         f"{len(changed)} params that {type(watched.optimizer).__name__} trains changed their dtype between steps: "
-        f"{names.get(param, '?')} was {dtype_name(changed[param])} and is {dtype_name(param.dtype)}. The optimizer's state "
-        "is of the earlier dtype, and rounded weights stay rounded."
+        f"{names.get(param, '?')} was {dtype_name(changed[param])} and is {dtype_name(param.dtype)}. The optimizer's "
+        "state is of the earlier dtype, and rounded weights stay rounded."
     )
     remedy = "Cast a copy (copy.deepcopy(model).half()) where the script validates or saves."
-    return Finding("changed_dtype", True, text, remedy)
+    return AuditFinding("changed_dtype", True, text, remedy)
 
 
 def average_stands_still(name, share):
     """Return the finding about an average of the weights in half precision."""
     text = (
-        f"{name}, a half-precision average of the weights, stands still: {number_format.share(share)} of the elements that differ from "
-        "the model's have not moved."
+        f"{name}, a half-precision average of the weights, stands still: {number_format.share(share)} of the elements "
+        "that differ from the model's have not moved."
     )
-    return Finding("half_average", True, text, "Keep the average in float32.")
+    return AuditFinding("half_average", True, text, "Keep the average in float32.")
 
 
 def autocast_and_scaler(calls, gradients):
     """Yield findings about autocast regions and ``GradScaler``."""
     share = gradients.float16_underflow() if calls.scaled is None else None
     if share is not None:
-        text = f"float16 without a loss scale: {number_format.share(share)} of the gradients' elements are subnormal in float16"
+        elements = f"{number_format.share(share)} of the gradients' elements are subnormal in float16"
+        text = f"float16 without a loss scale: {elements}"
         remedy = "Scale the loss with torch.amp.GradScaler, or use bfloat16, which needs no scale."
-        yield Finding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")
+        yield AuditFinding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")
     if calls.scaled is not None and torch.bfloat16 in calls.regions and torch.float16 not in calls.regions:
         text = "A GradScaler scales losses of bfloat16 autocast, whose range is float32's" + _at(calls.scaled)
-        yield Finding("needless_scaler", False, text, "Leave the GradScaler out: it only costs time and skips steps.")
+        yield AuditFinding(
+            "needless_scaler", False, text, "Leave the GradScaler out: it only costs time and skips steps."
+        )
     if calls.clipped_scaled is not None:
         text = "Gradients are clipped while they are multiplied by the loss scale" + _at(calls.clipped_scaled)
-        yield Finding("clipped_scaled", True, text, "Call scaler.unscale_(optimizer) before it clips.")
+        yield AuditFinding("clipped_scaled", True, text, "Call scaler.unscale_(optimizer) before it clips.")
     for name, place in calls.within_autocast.items():
         function = "backward()" if name == "backward" else "optimizer.step()"
         text = f"{function} runs within an autocast region" + _at(place)
-        yield Finding(name + "_in_autocast", False, text, "End the region after the loss.")
+        yield AuditFinding(name + "_in_autocast", False, text, "End the region after the loss.")
 
 
 def half_sums(calls, gradients, has_reducer):
@@ -180,10 +184,10 @@ def half_sums(calls, gradients, has_reducer):
     half = [dtype_name(dtype) for dtype in gradients.dtypes if dtype in _LEVELS]
     if calls.accumulated is not None:
         text = "Gradients of several backward passes are added up in half precision" + _at(calls.accumulated)
-        yield Finding("half_accumulation", False, text, "Float32 masters add them up in float32.")
+        yield AuditFinding("half_accumulation", False, text, "Float32 masters add them up in float32.")
     if half and has_reducer:
         text = "Gradients are reduced between ranks in {}.".format(" and ".join(half))
-        yield Finding("half_reduction", False, text, "Reduce in float32 where ranks are many.")
+        yield AuditFinding("half_reduction", False, text, "Reduce in float32 where ranks are many.")
 
 
 def dead_flag(argv, has_half):
@@ -194,7 +198,7 @@ def dead_flag(argv, has_half):
         asks = _FLAG.match(name) and value not in _OFF and (value == "" or "=" not in argument or _asks(value))
         if asks or (_OPTION.match(name) and _HALF_VALUE.match(value)):
             text = f"The script got {argument}, and nothing in the run was half: no weights, and no autocast region."
-            yield Finding("dead_flag", True, text, "Look where the script reads the option.")
+            yield AuditFinding("dead_flag", True, text, "Look where the script reads the option.")
             return
 
 

@@ -124,7 +124,7 @@ class ScriptCalls:
         return watched
 
 
-class Gradients:
+class StepGradients:
     """The gradients at the optimizers' steps: dtypes, and what float16 makes of those that no ``GradScaler`` scaled.
 
     Attributes:

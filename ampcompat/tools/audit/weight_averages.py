@@ -1,8 +1,8 @@
 """Half copies of a trained model that the script writes to: averages of its weights (EMA, ``AveragedModel``).
 
-A model with params of the same shapes that no optimizer has is a copy. If nothing writes to it, it is a frozen one, such
-as a teacher, and not looked at further. Each step of an average moves it by a small share of its distance to the model,
-which half precision rounds away.
+A model with params of the same shapes that no optimizer has is a copy. If nothing writes to it, it is a frozen one,
+such as a teacher, and not looked at further. Each step of an average moves it by a small share of its distance to the
+model, which half precision rounds away.
 """
 
 import gc

@@ -10,16 +10,12 @@ optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 in float16, an
 2**-12.
 """
 
-import collections
-
 import torch
 
-from ...support.torch_compat import step_hooks
+from ...trace.optimizer_twin import OptimizerTwin
 
 #: The number of steps of a twin.
 STEPS = 20
-
-_INSTANCE_STATE = ("param_groups", "state", "_amp_stash")
 
 
 class HalfUpdates:
@@ -48,42 +44,25 @@ class HalfUpdates:
         if self._counts[id(optimizer)] > STEPS:
             self._finish(twin, optimizer)
             return
-        with torch.no_grad():
-            for group, own in zip(optimizer.param_groups, twin.param_groups):
-                own.update((name, value) for name, value in group.items() if name != "params")
-                for param, half in zip(group["params"], own["params"]):
-                    half.grad = None if param.grad is None else param.grad.to(self._dtype)
-            try:
-                step_hooks.plain_step(type(optimizer))(twin)  # hooks would count the step as one of the script
-            except Exception as error:  # an optimizer may not support something: the report says so
-                self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
-                self._twins[id(optimizer)] = optimizer, None
+        try:
+            twin.step()
+        except Exception as error:  # an optimizer may not support something: the report says so
+            self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
+            self._twins[id(optimizer)] = optimizer, None
 
     def _twin(self, optimizer):
-        twin = object.__new__(type(optimizer))
-        replaced = [name for name, value in vars(optimizer).items() if callable(value) and hasattr(twin, name)]
-        own = {name: value for name, value in vars(optimizer).items() if name not in replaced}
-        vars(twin).update({name: value for name, value in own.items() if name not in _INSTANCE_STATE})
-        twin.param_groups = []
-        for group in optimizer.param_groups:
-            twin.param_groups.append(dict(group, params=[self._half(param) for param in group["params"]]))
-        twin.state = collections.defaultdict(dict)
+        twin = OptimizerTwin(optimizer, self._dtype)
+        for param, half in twin.pairs:
+            self._starts[param] = param.detach().clone(), half.detach().clone(), half
         return twin
-
-    def _half(self, param):
-        with torch.no_grad():
-            half = param.detach().to(self._dtype, copy=True)
-            self._starts[param] = param.detach().clone(), half.clone(), half
-        return half.requires_grad_(param.requires_grad)
 
     def _finish(self, twin, optimizer):
         """Compare the weights, and free the twin."""
         self._twins[id(optimizer)] = optimizer, None
         with torch.no_grad():
-            for group in optimizer.param_groups:
-                for param in group["params"]:
-                    if param in self._starts:
-                        self._rows.append((param, _compared(param, *self._starts.pop(param))))
+            for param, _ in twin.pairs:
+                if param in self._starts:
+                    self._rows.append((param, _compared(param, *self._starts.pop(param))))
 
     def kept(self):
         """Return ``{id(param): (kept, whether all half weights are finite)}`` for the params that have changed."""
