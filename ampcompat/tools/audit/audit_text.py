@@ -22,7 +22,7 @@ def to_text(report, command, width=100):
     count = (
         "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
     )
-    lines = textwrap.wrap(f"Audit of {script}, {report['steps']} optimizer steps: {count}", width)
+    lines = [f"Audit of {script}, {report['steps']} optimizer steps: {count}"]
     lines += [f"  {name:16} {told}" for name, told in _dtypes(report["dtypes"])]
     for finding in report["findings"]:
         lines += [""] + _finding(finding, command, width)
