@@ -167,9 +167,7 @@ def autocast_and_scaler(calls, gradients):
         yield AuditFinding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")
     if calls.scaled is not None and torch.bfloat16 in calls.regions and torch.float16 not in calls.regions:
         text = "A GradScaler scales losses of bfloat16 autocast, whose range is float32's" + _at(calls.scaled)
-        yield AuditFinding(
-            "needless_scaler", False, text, "Leave the GradScaler out: it costs time and skips steps."
-        )
+        yield AuditFinding("needless_scaler", False, text, "Leave the GradScaler out: it costs time and skips steps.")
     if calls.clipped_scaled is not None:
         text = "Gradients are clipped while they are multiplied by the loss scale" + _at(calls.clipped_scaled)
         yield AuditFinding("clipped_scaled", True, text, "Call scaler.unscale_(optimizer) before it clips.")
