@@ -24,7 +24,7 @@ from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, jud
 from ampcompat.abtest.recording import forced_run
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.abtest.running import seeding
-from ampcompat.tools.forecast import recorded_forecast
+from ampcompat.tools.forecast import forecast_observer
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
 
@@ -85,7 +85,7 @@ def cell(truth, prediction):
 def forecast_of(case):
     """Return the forecast of a case, with the seeds of ``compare``."""
     found = []
-    options = {"watch": recorded_forecast.__name__, "losses_by_line": True, "initialize": {"loss_scale": 1.0}}
+    options = {"watch": forecast_observer.__name__, "losses_by_line": True, "initialize": {"loss_scale": 1.0}}
     record(case, lambda event: found.append(event.get("forecast")), options)
     told = next(each for each in found if each is not None)
     if isinstance(told, str):
@@ -95,7 +95,7 @@ def forecast_of(case):
 
 def record(case, on_event, options):
     """Record a case at O0, as ``ampcompat forecast`` does."""
-    recorder = Recorder(recorded_forecast.STEPS, on_event)
+    recorder = Recorder(forecast_observer.STEPS, on_event)
     run_options = forced_run.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
     with seeding.restored():
         seeding.seed_all(0, 0)
@@ -134,7 +134,7 @@ def summary(counts, is_held_out):
 def overhead(cases, rounds=5):
     """Print the time of a forecast over that of the recorded run alone, per case; always return 0."""
     bench.heading("case", "run", "with forecast", "ratio")
-    watched = {"watch": recorded_forecast.__name__, "initialize": {"loss_scale": 1.0}}
+    watched = {"watch": forecast_observer.__name__, "initialize": {"loss_scale": 1.0}}
     ratios = []
     for case in cases:
         found = bench.interleaved(

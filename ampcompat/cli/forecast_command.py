@@ -25,7 +25,7 @@ FAILED = 1
 STEPS = 50
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
-WATCH = "ampcompat.tools.forecast.recorded_forecast"
+WATCH = "ampcompat.tools.forecast.forecast_observer"
 
 
 def forecast(arguments):

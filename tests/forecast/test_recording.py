@@ -224,7 +224,7 @@ def test_nothing_stays_of_a_forecast():
 
 def test_the_training_is_the_same_as_without_a_forecast():
     found = []
-    for watch in (None, "ampcompat.tools.forecast.recorded_forecast"):
+    for watch in (None, "ampcompat.tools.forecast.forecast_observer"):
         torch.manual_seed(0)
         model = Net(torch.nn.Dropout(0.5))
         record(lambda model=model: train(model), watch=watch)

@@ -11,7 +11,7 @@ from ampcompat.support.torch_compat import features
 if not features.is_version_within(oldest="2.1"):
     pytest.skip("forecasts need torch 2.1", allow_module_level=True)
 
-from ampcompat.tools.forecast import forecast_json, recorded_forecast  # noqa: E402
+from ampcompat.tools.forecast import forecast_json, forecast_observer  # noqa: E402
 
 
 class Body(torch.nn.Module):
@@ -51,7 +51,7 @@ def train(model, steps=12, optimizer=None, loss=None, inputs=None, level="O1", *
         optimizer.step()
 
 
-def record(function, steps=12, watch=recorded_forecast.__name__):
+def record(function, steps=12, watch=forecast_observer.__name__):
     """Record a training at O0, and return (its events, its end)."""
     events = []
     recorder = Recorder(steps, events.append)

@@ -7,6 +7,7 @@ import sys
 import weakref
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...engine.op_table.function_facts import functional, having
 from ...support.script_frames import is_library, is_marked
@@ -16,7 +17,6 @@ from ...trace.places import OUTSIDE as NO_MODULE
 from ...trace.places import OpPlace
 from . import step_record
 from .step_record import COMPUTE, COPY, END, HIDDEN, OUTSIDE, RANDOM, RESULT, Ref, StepOp, StepValue
-from .storage_values import StorageValues, layout_of
 
 _UNSPECIFIC = functional("is_unspecific")
 _COPIES, _UNINITIALIZED = having("is_copy"), having("is_uninitialized")
@@ -212,7 +212,7 @@ class OpRecorder(OperationCalls):
 
     def _index(self, tensor):
         memory = self._memory(tensor)
-        index = memory.known.get(layout_of(tensor))
+        index = memory.known.get(_layout_of(tensor))
         return self._add(tensor, HIDDEN if memory.is_made else OUTSIDE, None, True) if index is None else index
 
     def _add(self, tensor, kind, op, is_kept):
@@ -223,7 +223,7 @@ class OpRecorder(OperationCalls):
         key = self._store.put(tensor) if is_kept else None
         device = str(tensor.device)
         self.values.append(StepValue(index, kind, tensor.dtype, tuple(tensor.shape), device, param, op, key))
-        self._memory(tensor).known[layout_of(tensor)] = index
+        self._memory(tensor).known[_layout_of(tensor)] = index
         return index
 
 
@@ -258,3 +258,58 @@ def _script_line():
         is_bookkeeping = is_bookkeeping or is_marked(frame)
         frame = frame.f_back
     return (frame.f_code.co_filename, frame.f_lineno), is_bookkeeping
+
+
+# -- the memory of values ----------------------------------------------------------------------------------------------
+
+
+class StorageValues:
+    """One storage.
+
+    Attributes:
+        known: ``{layout of a tensor: index of its value}``.
+        is_made: whether it was created or written to in the step.
+
+    Args:
+        storage: the storage, or None. It is referenced weakly; its address is not reused as long as this object exists.
+    """
+
+    def __init__(self, storage):
+        self._reference = None if storage is None else StorageWeakRef(storage)
+        self.known, self.is_made = {}, False
+
+    def write(self, tensor):
+        """Forget the values that share memory with a tensor that is written to."""
+        written, self.is_made = _layout_of(tensor), True
+        self.known = {layout: index for layout, index in self.known.items() if not _overlap(layout, written)}
+
+
+def _layout_of(tensor):
+    """Return the layout of a strided tensor in its storage: dtype, offset, shape and strides."""
+    try:
+        return tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+    except (NotImplementedError, RuntimeError):  # sparse
+        return tensor.dtype, 0, tuple(tensor.shape), ()
+
+
+def _overlap(first, second):
+    """Return whether two layouts of one storage may share memory; parts of rows, such as those of ``split``, do not."""
+    if first[0] is not second[0]:
+        return True
+    (_, start, shape, strides), (_, other_start, other_shape, other_strides) = first, second
+    extent, other_extent = _extent(shape, strides), _extent(other_shape, other_strides)
+    if start + extent <= other_start or other_start + other_extent <= start:
+        return False
+    if strides != other_strides or not strides or max(strides) == 0:
+        return True
+    row = max(strides)
+    widths = [_extent(sizes, strides, row) for sizes in (shape, other_shape)]
+    places = start % row, other_start % row
+    is_within_rows = all(place + width <= row for place, width in zip(places, widths))
+    return not is_within_rows or (places[0] + widths[0] > places[1] and places[1] + widths[1] > places[0])
+
+
+def _extent(shape, strides, row=None):
+    """Return the number of elements from the first to the last one, inclusive, without steps of ``row``."""
+    steps = [(size - 1) * stride for size, stride in zip(shape, strides) if stride != row]
+    return sum(steps) + 1 if 0 not in shape else 0

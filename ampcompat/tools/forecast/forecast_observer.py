@@ -1,5 +1,6 @@
 """Observes a float32 run for a forecast: records some steps op by op, and also does each optimizer step in half.
 
+``RunOptions(watch="ampcompat.tools.forecast.forecast_observer")`` adds the forecast to the events of a recorded run.
 Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
 """
 
@@ -8,6 +9,7 @@ from typing import Dict, List, NamedTuple
 
 import torch
 
+from ...abtest.judging import curves
 from ...apex.multi_tensor.foreach_ops import norms
 from ...engine.models.keep_fp32 import is_batch_norm
 from ...errors import AmpError
@@ -17,11 +19,15 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...trace.exponents import Stats, TensorSamples
 from ..stated_options import StatedOptions
+from . import forecast_json
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
 
 #: The recorded steps in addition to the first two, as shares of the run.
 SHARES = (0.1, 0.4, 1.0)
+
+#: The number of optimizer steps of a run without a limit.
+STEPS = 50
 
 OLD_TORCH = "A forecast needs torch 2.1 or newer, whose hooks also run after a layer raises an error; this is {}."
 
@@ -216,6 +222,41 @@ class ForecastObserver(Observer):
                 self._samples.add(("weight", id(param)), weight)
                 self._optimizers[id(param)] = type(optimizer).__name__, _epsilon(optimizer)
         self._calls.is_paused = False
+
+
+class ForecastEvents(ForecastObserver):
+    """A ``ForecastObserver`` whose last event has the key ``forecast``: ``forecast_json.make``, or why there is none.
+
+    Args:
+        recorder: the ``Recorder`` of the run.
+        steps: the number of optimizer steps, or None.
+    """
+
+    def __init__(self, recorder, steps):
+        super().__init__(steps or STEPS)
+        self._recorder = recorder
+        self._has_ended = self._is_told = False
+
+    def step_ended(self, next_step):
+        """End a step; None: the run has ended."""
+        super().step_ended(next_step)
+        self._has_ended = next_step is None
+
+    def new_events(self):
+        """Return the event of the forecast when the run has ended, once."""
+        if not self._has_ended or self._is_told:
+            return []
+        self._is_told = True
+        losses = curves.curve(self._recorder.run, ("loss", 0))
+        try:
+            return [{"forecast": forecast_json.make(self.observed(losses))}]
+        except AmpError as error:  # the run has its own end event
+            return [{"forecast": str(error)}]
+
+
+def make(recorder, steps):
+    """Return the observer of a run, a context manager."""
+    return ForecastEvents(recorder, steps)
 
 
 def _epsilon(optimizer):

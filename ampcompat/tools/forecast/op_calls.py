@@ -16,7 +16,6 @@ from ...support.patching import PatchStack
 from ...trace.calls import FunctionCalls
 from ...trace.hooks import before_call
 from ...trace.places import OUTSIDE, ModuleStack, OpPlace
-from . import norm_inputs
 
 _COMPOSED = functional("is_composed")
 _VIEWS, _PROPERTIES, _OUTSIDE_FORWARD = having("is_view"), having("is_property"), having("is_outside_forward")
@@ -182,9 +181,9 @@ class OpCalls(FunctionCalls):
             for tensor in tensors:
                 self._index(tensor)
         if name in _NORMS:
-            self._on_detail(self._index(tensors[0]), norm_inputs.variance_share(name, tensors[0], args, kwargs))
+            self._on_detail(self._index(tensors[0]), _variance_share(name, tensors[0], args, kwargs))
         elif name in _SOFTMAXES and tensors:
-            self._on_detail(self._index(tensors[0]), norm_inputs.gaps(name, tensors[0], args, kwargs))
+            self._on_detail(self._index(tensors[0]), _gaps(name, tensors[0], args, kwargs))
         result = function(*args, **kwargs)
         results = floating_tensors(args[:1] if name == "__setitem__" else result, [])
         if not results:  # it queries the shape, or compares
@@ -218,3 +217,34 @@ class OpCalls(FunctionCalls):
         self._known[id(tensor)] = weakref.ref(tensor), index
         self._on_value(index, tensor)
         return index
+
+
+# -- how close to one another the inputs of norms and softmaxes are ----------------------------------------------------
+
+
+def _variance_share(name, tensor, args, kwargs):
+    """Return variance over mean square of a norm's input, per channel or position; 0 if all values are equal."""
+    with torch.no_grad():
+        values = tensor.detach()
+        if name == "layer_norm":
+            shape = kwargs.get("normalized_shape") or args[1]
+            dims = list(range(values.dim() - len(tuple(shape)), values.dim()))
+        elif name == "batch_norm":
+            dims = [dim for dim in range(values.dim()) if dim != 1]
+        else:
+            groups = kwargs.get("num_groups") or args[1] if name == "group_norm" else values.shape[1]
+            values, dims = values.reshape(values.shape[0], groups, -1), [2]
+        square = values.pow(2).mean(dims)
+        return (square - values.mean(dims).pow(2)).clamp_min(0) / square.clamp_min(1e-30)
+
+
+def _gaps(name, tensor, args, kwargs):
+    """Return the differences between the largest and the second largest inputs of a softmax."""
+    with torch.no_grad():
+        values = tensor.detach()
+        dim = 1 if name == "cross_entropy" else kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        dim = -1 if dim is None or values.dim() == 1 else dim
+        if values.shape[dim] < 2:
+            return torch.zeros_like(values)
+        largest, second = values.topk(2, dim)[0].unbind(dim)
+        return largest - second
