@@ -38,9 +38,13 @@ def is_marked(frame):
     return found.get("IS_BOOKKEEPING", getattr(package, "IS_BOOKKEEPING", False))
 
 
-def is_bookkeeping():
-    """Return whether the code that called the caller is marked, directly or through other code of ampcompat."""
-    frame = sys._getframe(2)
+def is_bookkeeping(skipped=0):
+    """Return whether the code that called the caller is marked, directly or through other code of ampcompat.
+
+    Args:
+        skipped: how many calls lie between that code and the caller.
+    """
+    frame = sys._getframe(2 + skipped)
     while frame is not None and frame.f_code.co_filename.startswith((_OWN, _OPTIMIZERS)):
         if is_marked(frame):
             return True

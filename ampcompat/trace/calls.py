@@ -12,15 +12,18 @@ class FunctionCalls(thread_context.FunctionMode):
 
     Subclasses define ``called(name, function, args, kwargs)``, which calls the function and returns its result. Neither
     forked workers, which inherit the mode, nor compilers, which trace it, call it.
+
+    Attributes:
+        ignored: the names of functions for which ``called`` is not called.
+        is_paused: whether it is not called for any.
     """
+
+    ignored = frozenset()
+    is_paused = False
 
     def __init__(self):
         super().__init__()
         self._process = os.getpid()
-
-    def is_in_own_process(self):
-        """Return whether this is the process that made the mode, not a forked one."""
-        return os.getpid() == self._process
 
     def start(self):
         """Get calls, outside of all other modes."""
@@ -33,9 +36,12 @@ class FunctionCalls(thread_context.FunctionMode):
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call ``function`` by ``called``."""
         kwargs = kwargs or {}
-        if torch_compile.is_compiling() or not self.is_in_own_process():  # the compiler first: it traces this
+        if torch_compile.is_compiling():  # first: a compiler traces this
             return function(*args, **kwargs)
-        return self.called(getattr(function, "__name__", ""), function, args, kwargs)
+        name = getattr(function, "__name__", "")
+        if self.is_paused or name in self.ignored or os.getpid() != self._process:
+            return function(*args, **kwargs)
+        return self.called(name, function, args, kwargs)
 
     def opened(self, function, args, kwargs):
         """Call a function of torch that calls others, and get their calls."""

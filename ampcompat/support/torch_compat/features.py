@@ -330,6 +330,7 @@ def has_tanh_gelu():
     return True
 
 
+@functools.lru_cache(maxsize=None)
 def has_hooks_with_kwargs():
     """Return whether forward pre-hooks can receive keyword arguments (2.0)."""
     return "with_kwargs" in inspect.signature(torch.nn.Module.register_forward_pre_hook).parameters

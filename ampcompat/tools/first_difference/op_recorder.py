@@ -27,13 +27,15 @@ _SEEDED = getattr(getattr(torch, "Tag", None), "nondeterministic_seeded", None)
 class FunctionNames(FunctionCalls):
     """A function mode whose ``name`` is that of the running public function."""
 
+    ignored = frozenset(("__get__", "backward"))
+
     def __init__(self):
         super().__init__()
         self.name = ""
 
     def called(self, name, function, args, kwargs):
         """Call a function, and note its name meanwhile."""
-        if name in ("__get__", "backward") or not name.isidentifier():
+        if not name.isidentifier():
             return function(*args, **kwargs)
         before, self.name = self.name, name.strip("_") if name.startswith("__") else name
         try:

@@ -18,7 +18,7 @@ from ...trace.hooks import before_call
 from ...trace.places import OUTSIDE, ModuleStack, OpPlace
 
 _COMPOSED = functional("is_composed")
-_VIEWS, _PROPERTIES, _OUTSIDE_FORWARD = having("is_view"), having("is_property"), having("is_outside_forward")
+_VIEWS, _PROPERTIES = having("is_view"), having("is_property")
 _DTYPE_METHODS, _NORMS, _SOFTMAXES = having("changes_dtype"), having("is_norm"), having("is_softmax")
 
 
@@ -76,10 +76,12 @@ class OpCalls(FunctionCalls):
             per channel, and with that of a softmax and the gaps between its two largest numbers.
     """
 
+    ignored = having("is_outside_forward")
+
     def __init__(self, on_value, on_detail):
         super().__init__()
         self._on_value, self._on_detail = on_value, on_detail
-        self._is_on = self.is_paused = False
+        self._is_on = False
         self._modules = ModuleStack(self._forget_like, self._add_tensors)
         self._hooks = PatchStack()  # of the step
         self._reset()
@@ -147,15 +149,13 @@ class OpCalls(FunctionCalls):
 
     def called(self, name, function, args, kwargs):
         """Call a function, and record it while a step is recorded."""
-        if not self._is_on or self.is_paused or not (torch.is_grad_enabled() or self._modules.is_training):
+        if not self._is_on or not (torch.is_grad_enabled() or self._modules.is_training):
             return function(*args, **kwargs)
         if name == "__get__":
             name = function.__self__.__name__
             if name == "dtype" and args[0].is_floating_point():
                 self._like = self._index(args[0])
             return self._viewed(function, args, kwargs) if name in _PROPERTIES else function(*args, **kwargs)
-        if name in _OUTSIDE_FORWARD:
-            return function(*args, **kwargs)
         if name in _VIEWS:
             return self._viewed(function, args, kwargs)
         if function in _COMPOSED:

@@ -6,6 +6,7 @@ with the inputs that they actually get.
 """
 
 import functools
+import os
 import threading
 from typing import Any, NamedTuple, Tuple
 
@@ -19,9 +20,6 @@ from ...support.script_frames import is_bookkeeping
 from ...support.torch_compat.thread_context import autograd_node
 from ...trace.calls import FunctionCalls
 
-#: Functions that are not counted.
-_NOT_COUNTED = having("is_view") | having("changes_dtype") | having("is_outside_forward")
-_NOT_COUNTED |= frozenset("long int short char byte bool".split())
 _COMPOSED = functional("is_composed")
 
 
@@ -53,6 +51,9 @@ class OpCounter(FunctionCalls):
         is_paused: whether counting is paused; True initially.
     """
 
+    ignored = having("is_view") | having("changes_dtype") | having("is_outside_forward")
+    ignored |= frozenset("long int short char byte bool __get__".split())
+
     def __init__(self, are_casts_on, place):
         super().__init__()
         self.counts = {}
@@ -62,11 +63,11 @@ class OpCounter(FunctionCalls):
         self._rows = 0  # calls of functions of the op table so far
         self._emulated_in = None
         self._patches = PatchStack()
-        self._thread = None
+        self._owner = None
 
     def start(self):
         """Count calls in this thread. Call it before the casts are opened."""
-        self._thread = threading.get_ident()
+        self._owner = os.getpid(), threading.get_ident()
         wrappers.around.append(self._around)
         self._patches.defer(wrappers.around.remove, self._around)
         emulated = emulated_half_arithmetic.EmulatedCall
@@ -76,14 +77,8 @@ class OpCounter(FunctionCalls):
 
     def stop(self):
         """Stop counting; wrappers that are still open only forward calls."""
-        self._thread = None
+        self._owner = None
         self._patches.undo()
-
-    def _is_counting(self):
-        """Return whether a call is counted now; recomputation by a checkpoint in a backward pass is not."""
-        if self.is_paused or self._thread != threading.get_ident() or not self.is_in_own_process():
-            return False
-        return autograd_node() is None
 
     # -- functions of the op table -------------------------------------------------------------------------------------
 
@@ -93,7 +88,9 @@ class OpCounter(FunctionCalls):
             if (
                 torch_compile.is_tracing()
                 or self._calls_of_row is not None
-                or not self._is_counting()
+                or self.is_paused
+                or self._owner != (os.getpid(), threading.get_ident())
+                or autograd_node() is not None
                 or is_bookkeeping()
             ):
                 return wrapper(*args, **kwargs)
@@ -130,14 +127,14 @@ class OpCounter(FunctionCalls):
 
     def called(self, name, function, args, kwargs):
         """Call a function, and count it."""
-        if name == "__get__" or name in _NOT_COUNTED or not self._is_counting():
+        if autograd_node() is not None:  # a checkpoint is recomputed in a backward pass
             return function(*args, **kwargs)
         if self._calls_of_row is not None:
             dtypes = _dtypes((args, kwargs))
             if dtypes:
                 self._calls_of_row.append((function, dtypes, self._emulated_in))
             return function(*args, **kwargs)
-        if is_bookkeeping():
+        if is_bookkeeping(skipped=1):  # that of ``FunctionCalls``
             return function(*args, **kwargs)
         if function in _COMPOSED:
             return self.opened(function, args, kwargs)
