@@ -1,6 +1,6 @@
 """The API of ``apex.amp``: the same names, signatures and defaults.
 
-``from apex import amp`` (under ``python -m ampcompat run`` or after ``install``) and ``from ampcompat import amp`` are
+``from apex import amp`` (under ``ampcompat run`` or after ``install``) and ``from ampcompat import amp`` are
 the same functions.
 
 A training step, at any level and on any device:

@@ -8,7 +8,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def printed(folder, command, has_stderr=False):
-    """Return what ``python -m ampcompat COMMAND``, read by a shell, prints on a terminal of 80 columns.
+    """Return what ``ampcompat COMMAND``, read by a shell, prints on a terminal of 80 columns.
 
     Args:
         folder: where it runs.

@@ -1,6 +1,6 @@
 """A small transformer that learns English letter by letter, written like a script for NVIDIA Apex.
 
-    python -m ampcompat run examples/char_transformer.py --opt-level O2
+    ampcompat run examples/char_transformer.py --opt-level O2
 
 The text is the documentation of the Python language that comes with every Python (``pydoc_data.topics``); nothing is
 downloaded. The output layer shares its weight with the embedding.

@@ -1,6 +1,6 @@
 """A classifier of points on two spirals, which saves checkpoints and resumes from them.
 
-    python -m ampcompat ab --levels O0,O1,O2 examples/classifier.py --fp16 --checkpoint 'runs/{run}.pt'
+    ampcompat ab --levels O0,O1,O2 examples/classifier.py --fp16 --checkpoint 'runs/{run}.pt'
 
 Written like a script for NVIDIA Apex: ``amp`` is used only with ``--fp16``, and a run that finds its checkpoint
     resumes. ``ab`` replaces ``{run}``, so that no run resumes from the checkpoint of another.

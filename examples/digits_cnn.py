@@ -1,6 +1,6 @@
 """Handwritten digits with a small CNN, written like a script for NVIDIA Apex: it does not use ampcompat.
 
-    python -m ampcompat run examples/digits_cnn.py --opt-level O2
+    ampcompat run examples/digits_cnn.py --opt-level O2
 
 The data are the 1,797 digits of 8 by 8 pixels that scikit-learn ships; nothing is downloaded.
 """

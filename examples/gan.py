@@ -1,6 +1,6 @@
 """A small generative adversarial network (GAN) with two models, two optimizers and three losses.
 
-    python -m ampcompat ab --levels O0,O1,O2 examples/gan.py
+    ampcompat ab --levels O0,O1,O2 examples/gan.py
 
 Written like a script for NVIDIA Apex. The generator learns a ring of eight Gaussians in the plane. Losses 0 and 1 are
 the discriminator's, for real and generated points, and loss 2 is the generator's; in successful training, none of them

@@ -1,6 +1,6 @@
 """A small ResNet, written for CUDA and NVIDIA Apex like a script for ImageNet: it does not use ampcompat.
 
-    python -m ampcompat run --device cpu examples/imagenet.py --opt-level O2
+    ampcompat run --device cpu examples/imagenet.py --opt-level O2
     torchrun --nproc_per_node 2 -m ampcompat run --device cpu examples/imagenet.py --opt-level O2 --sync_bn
 
 The images are generated: noisy colored stripes whose direction is the class. Nothing is downloaded. On a machine with
@@ -27,7 +27,7 @@ try:
     from apex.multi_tensor_apply import multi_tensor_applier  # noqa: F401
     from apex.parallel import DistributedDataParallel as DDP
 except ImportError:
-    raise ImportError("This example needs apex: run it with `python -m ampcompat run`.") from None
+    raise ImportError("This example needs apex: run it with `ampcompat run`.") from None
 
 
 def parse():
@@ -179,7 +179,7 @@ def main():
 def run():
     global args, best_prec1
     args, best_prec1 = parse(), 0
-    assert torch.cuda.is_available(), "this script needs CUDA: use `python -m ampcompat run --device cpu` without it."
+    assert torch.cuda.is_available(), "this script needs CUDA: use `ampcompat run --device cpu` without it."
     assert cudnn.enabled, "amp needs the cudnn backend to be enabled."
     cudnn.benchmark = True
     if args.deterministic:

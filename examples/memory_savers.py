@@ -1,6 +1,6 @@
 """Ways to save memory, combined: half precision, accumulation, checkpointing, several processes; on handwritten digits.
 
-    python -m ampcompat run examples/memory_savers.py --opt-level O2 --accumulate 4 --checkpoint
+    ampcompat run examples/memory_savers.py --opt-level O2 --accumulate 4 --checkpoint
     torchrun --nproc_per_node 2 -m ampcompat run examples/memory_savers.py --accumulate 2 --checkpoint
 
 The batch size is that of an optimizer step, however it is divided: with more iterations per step or more processes, the

@@ -1,6 +1,6 @@
 """Training that can be killed at any time and resumed, with bitwise the same result as an uninterrupted run.
 
-    python -m ampcompat run examples/resume.py --checkpoint /tmp/run.pt --opt-level O2
+    ampcompat run examples/resume.py --checkpoint /tmp/run.pt --opt-level O2
 
 Written like a script for NVIDIA Apex: it does not use ampcompat. After an interruption (Ctrl-C, kill -9, a power cut),
     start it again with the same arguments, and it continues from its checkpoint. The data are points of a noisy curve.

@@ -1,4 +1,4 @@
-"""The command line: ``python -m ampcompat COMMAND``.
+"""The command line: ``ampcompat COMMAND``.
 
 A wrong argument prints one line to stderr and exits with code 2. The module of a command is imported when the command
 is called, so that ``run`` does not import torch.

@@ -80,7 +80,7 @@ def _support_lines():
     rows, untested = private_api.gone(), tested_releases.untested()
     lines = [_line("tested", untested or "yes")]
     if untested:
-        lines.append(_more("`python -m ampcompat selftest` checks it on this machine"))
+        lines.append(_more("`ampcompat selftest` checks it on this machine"))
     lines.append(_line("private names missing", "" if rows else "none"))
     return lines + [_more(f"{row.owner}.{row.name}: {row.without}") for row in rows]
 

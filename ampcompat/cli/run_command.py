@@ -34,7 +34,7 @@ def run(arguments):
     options = parser.parse_args(arguments)
     command = script_command(parser, options)
     if sys.flags.ignore_environment:
-        parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `python -m ampcompat install`.")
+        parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `ampcompat install`.")
     told = {name: getattr(options, name) for name in OVERRIDES + OBSERVED}
     for name in ("op_stats_file", "stats_file"):  # the script may change the folder
         told[name] = told[name] and os.path.abspath(told[name])

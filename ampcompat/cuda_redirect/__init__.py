@@ -14,7 +14,7 @@ __all__ = ["redirect_device"]
 def redirect_device(device):
     """Return a context manager that redirects CUDA to a device, in the whole process.
 
-    Child processes that are not forked are not redirected; ``python -m ampcompat run --device`` redirects a script and
+    Child processes that are not forked are not redirected; ``ampcompat run --device`` redirects a script and
     all its children. Sessions that ``amp.initialize`` opens in the block are closed at its end, so their models are
     float32 again.
 

@@ -33,8 +33,10 @@ class Notices:
             self.say(text)
 
     def selected(self, defaults, policy):
-        """Print the selected level: its description, its defaults, the options after the overrides."""
+        """Print the selected level; with ``defaults``, also these and the options after overrides."""
         self.say(f"Selected optimization level {policy.opt_level}: {policy.description}")
+        if defaults is None:
+            return
         self.say("Defaults of this level:")
         self._options(defaults)
         self.say("Options after overrides:")

@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import shutil
+import sys
 
 #: Control characters but tab and line feed, those that change the direction of text, other line breaks, lone
 #: surrogates, and code points that no text has.
@@ -34,3 +36,13 @@ def can_redraw(stream):
 def _escaped(match):
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+def script_command():
+    """Return the script of this process with its arguments, for a shell; "SCRIPT" in a notebook or console."""
+    main = sys.modules["__main__"]
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if path is None:
+        return "SCRIPT"
+    start = ["-m", re.sub(r"\.__main__$", "", spec.name)] if spec is not None else [sys.argv[0]]
+    return " ".join(map(shlex.quote, start + sys.argv[1:]))

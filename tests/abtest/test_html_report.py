@@ -132,7 +132,7 @@ def test_the_verdict_comes_first_with_a_badge_per_level_and_the_command(pages):
     assert said.index("Take O2: the first to reach") < said.index("Levels") < said.index("Charts")
     badges = [attrs["class"] for attrs in read.all("span") if attrs.get("class", "").startswith("badge")]
     assert badges == ["badge baseline", "badge accepted", "badge accepted", "badge not-judged"]
-    assert "python -m ampcompat run --opt-level O2 examples/digits_cnn.py" in said
+    assert "ampcompat run --opt-level O2 examples/digits_cnn.py" in said
 
 
 def test_a_variant_that_is_recommended_has_no_command_since_run_has_no_option_for_it():

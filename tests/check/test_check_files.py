@@ -208,7 +208,7 @@ def test_text_says_first_whether_it_runs_and_how(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Runs unchanged."
-    assert f"python -m ampcompat run {tmp_path}/train.py ARGS" in lines[3]
+    assert f"ampcompat run {tmp_path}/train.py ARGS" in lines[3]
     assert f"{tmp_path}/train.py:2 apex.amp.initialize: supported" in "\n".join(lines)
 
 
@@ -229,7 +229,7 @@ def test_a_folder_without_files_that_it_reads_is_no_answer(tmp_path, capsys):
 def test_a_command_can_be_pasted_where_a_path_has_spaces(tmp_path, capsys):
     write(tmp_path, {"my scripts/train.py": "from apex import amp\namp.initialize(m, o)\n"})
     assert main(["check", str(tmp_path / "my scripts")]) == 0
-    assert f"python -m ampcompat run '{tmp_path}/my scripts/train.py' ARGS\n" in capsys.readouterr().out
+    assert f"ampcompat run '{tmp_path}/my scripts/train.py' ARGS\n" in capsys.readouterr().out
 
 
 def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):
@@ -301,9 +301,9 @@ def test_a_script_that_uses_cuda_gets_a_command_for_machines_without_it(tmp_path
     write(tmp_path, project_with(line, elsewhere))
     assert main(["check", str(tmp_path)]) == 0
     path = tmp_path / "train.py"
-    assert f"  without a GPU: python -m ampcompat run --device cpu {path} ARGS\n" in capsys.readouterr().out
+    assert f"  without a GPU: ampcompat run --device cpu {path} ARGS\n" in capsys.readouterr().out
     report = check(tmp_path, capsys)
-    assert report["scripts"][0]["without_gpu"] == f"python -m ampcompat run --device cpu {path} ARGS"
+    assert report["scripts"][0]["without_gpu"] == f"ampcompat run --device cpu {path} ARGS"
 
 
 CUDA_CHOICES = [

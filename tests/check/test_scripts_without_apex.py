@@ -40,7 +40,7 @@ def test_the_commands_for_a_script_that_trains(tmp_path, capsys):
         f"ab --levels O0,O1,O5 {path} ARGS",
         f"migrate --to-level O5 {path}",
     ):
-        assert f"python -m ampcompat {command}\n" in out
+        assert f"ampcompat {command}\n" in out
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_prevents_a_level(tmp_path, capsys, code, rule, possible):
 
 def test_the_suggested_level_can_be_forced(tmp_path, capsys):
     report = check(tmp_path, capsys, train=HEAD + SAM + LOOP)
-    assert report["forced"][0]["command"].startswith("python -m ampcompat run --opt-level O4 ")
+    assert report["forced"][0]["command"].startswith("ampcompat run --opt-level O4 ")
     assert " --levels O0,O1 " in report["forced"][0]["compare"]
 
 

@@ -29,7 +29,7 @@ def killed(level, path, step):
 
 
 def killed_after(step, *arguments):
-    """Do what ``python -m ampcompat run ARGUMENTS`` does, and be killed at most 5 ms after a step.
+    """Do what ``ampcompat run ARGUMENTS`` does, and be killed at most 5 ms after a step.
 
     By SIGALRM, which nothing handles, so that it ends a process as SIGKILL does. On a busy machine, another process
     might send its signal after the last step.

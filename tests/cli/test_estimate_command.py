@@ -1,4 +1,4 @@
-"""``python -m ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
+"""``ampcompat estimate``: a step of a script on fake tensors, beside what ``memory_report`` measures."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""``python -m ampcompat install`` and ``uninstall``, in a real virtual environment of its own."""
+"""``ampcompat install`` and ``uninstall``, in a real virtual environment of its own."""
 
 import os
 import subprocess

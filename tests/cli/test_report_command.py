@@ -1,4 +1,4 @@
-"""``python -m ampcompat report``: reports from files as tables, page and image; wrong files are errors in one line."""
+"""``ampcompat report``: reports from files as tables, page and image; wrong files are errors in one line."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""``python -m ampcompat run``: a script runs as under plain Python, apart from what ``import apex`` imports."""
+"""``ampcompat run``: a script runs as under plain Python, apart from what ``import apex`` imports."""
 
 import json
 import os
@@ -162,7 +162,7 @@ def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
     # -E hides this test's PYTHONPATH too, so ampcompat has to be in the current folder.
     done = python("-E", "-m", "ampcompat", "run", script("import apex"), cwd=ROOT)
     assert done.returncode == 2
-    assert "use `python -m ampcompat install`" in done.stderr
+    assert "use `ampcompat install`" in done.stderr
 
 
 def test_a_checkout_in_the_current_folder_is_enough(script):

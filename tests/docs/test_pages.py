@@ -141,7 +141,7 @@ def test_the_site_takes_no_sentence_of_a_docstring_for_a_type():
 def test_commands_and_their_options_exist(capsys):
     commands = {}
     for page in PAGES:
-        for line in re.findall(r"python -m ampcompat (\w+[^`\n]*)", read("docs", page)):
+        for line in re.findall(r"(?m)(?:^ {4}(?:\w+=\S+ )?|`|\$ |-m )ampcompat ([a-z]+[^`\n]*)", read("docs", page)):
             name, own = line.split()[0], re.sub(r'"[^"]*"', "", line).partition(".py")[0]  # without texts in quotes
             commands.setdefault(name, set()).update(re.findall(r"--[\w-]+", own))
     assert {"run", "ab", "info"} <= set(commands)

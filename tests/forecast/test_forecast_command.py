@@ -1,4 +1,4 @@
-"""``python -m ampcompat forecast``: its output, its files, its errors, and ``ab --forecast``."""
+"""``ampcompat forecast``: its output, its files, its errors, and ``ab --forecast``."""
 
 import json
 import re
@@ -108,7 +108,7 @@ def test_a_plain_script_is_forecast_too(tmp_path):
     done = forked.run(forked.forecast, "--steps", 5, path)
     assert done.returncode == 0, done.stderr
     if is_supported():
-        assert "python -m ampcompat run --opt-level O1" in done.stdout.replace("\n", " ")
+        assert "ampcompat run --opt-level O1" in done.stdout.replace("\n", " ")
     else:
         assert 'Take O1: model, optimizer = amp.initialize(model, optimizer, opt_level="O1")' in done.stdout
 
@@ -155,7 +155,7 @@ def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():
     assert all(len(line) <= 80 or "ampcompat" in line for line in told.splitlines())
     assert 'O2  works with keep_fp32=["body"]' in told and "O3  will not work" in told
     assert "body: mul is 9.2 × too large (the largest float16 is 65,504)" in told
-    assert "Take O1: python -m ampcompat run --opt-level O1 train.py --lr 0.1" in told
+    assert "Take O1: ampcompat run --opt-level O1 train.py --lr 0.1" in told
 
 
 def test_a_module_is_called_by_its_name():
@@ -168,7 +168,7 @@ def test_a_level_with_layers_in_float32_is_recommended_where_none_works_as_it_is
     assert forecast_text.advice({**FOUND, "levels": levels}, ["train.py"]) == ["No level will work: train in float32."]
     levels["O2"] = FOUND["levels"]["O2"]
     take, check, script = forecast_text.advice({**FOUND, "levels": levels}, ["train.py"])
-    assert take == "Take O2: python -m ampcompat run --opt-level O2 --keep-fp32 body train.py"
+    assert take == "Take O2: ampcompat run --opt-level O2 --keep-fp32 body train.py"
     assert check.endswith("ab --baseline O0 --variant 'kept: --opt-level O2 --keep-fp32 body' train.py")
     assert script.endswith('opt_level="O2", keep_fp32=["body"])')
 

@@ -75,14 +75,14 @@ def script(path, *arguments):
 
 
 def command(*arguments):
-    """Do what ``python -m ampcompat run ARGUMENTS`` does."""
+    """Do what ``ampcompat run ARGUMENTS`` does."""
     processes.run_in_process(pytest.MonkeyPatch(), *arguments)
 
 
 def torchrun(*arguments):
     """Do what ``python -m torch.distributed.run ARGUMENTS`` does (``launch`` on old torch).
 
-    Its ranks run ``python -m ampcompat run …``; they are forked from the server too.
+    Its ranks run ``ampcompat run …``; they are forked from the server too.
     """
     subprocess.Popen = _popen_rank
     handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
@@ -94,12 +94,12 @@ def torchrun(*arguments):
 
 
 def ab(*arguments):
-    """Do what ``python -m ampcompat ab ARGUMENTS`` does; the processes of its runs are forked from the server too."""
+    """Do what ``ampcompat ab ARGUMENTS`` does; the processes of its runs are forked from the server too."""
     _command_with_runs("ab", *arguments)
 
 
 def forecast(*arguments):
-    """Do what ``python -m ampcompat forecast ARGUMENTS`` does; the process of its run is forked from the server too."""
+    """Do what ``ampcompat forecast ARGUMENTS`` does; the process of its run is forked from the server too."""
     _command_with_runs("forecast", *arguments)
 
 
@@ -109,7 +109,7 @@ def audit(*arguments):
 
 
 def planned_run(*arguments):
-    """Do what ``python -m ampcompat planned ARGUMENTS`` does; its run is forked too."""
+    """Do what ``ampcompat planned ARGUMENTS`` does; its run is forked too."""
     _command_with_runs("planned", *arguments)
 
 

@@ -42,7 +42,7 @@ def python(*arguments, **options):
 
 
 def run_in_process(monkeypatch, *arguments):
-    """Do what ``python -m ampcompat run ARGUMENTS`` does, but run the script in this process, not in a new one.
+    """Do what ``ampcompat run ARGUMENTS`` does, but run the script in this process, not in a new one.
 
     Its environment is that of the command line until the test ends, and its output goes where this process prints.
     """

@@ -1,4 +1,4 @@
-"""``python -m ampcompat selftest``: its table, exit code and JSON; a fault that is put in is found and named."""
+"""``ampcompat selftest``: its table, exit code and JSON; a fault that is put in is found and named."""
 
 import functools
 import json

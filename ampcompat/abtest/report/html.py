@@ -72,7 +72,7 @@ def _command(report, summary):
     best = recommended_level(report, summary) if script and report.advice else None
     if best is None or best.level not in build_charts.COLOURS:
         return None
-    return f"python -m ampcompat run --opt-level {shlex.quote(best.level)} {script}"
+    return f"ampcompat run --opt-level {shlex.quote(best.level)} {script}"
 
 
 def _figure(chart, has_picture):

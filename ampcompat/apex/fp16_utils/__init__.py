@@ -1,6 +1,6 @@
 """The names of ``apex.fp16_utils``: manual mixed precision, as in scripts from before ``amp.initialize``.
 
-Nothing here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``python -m ampcompat run
+Nothing here patches functions or needs ``amp``. "Half" is float16, or the low dtype of ``ampcompat run
 --dtypes LOW,HIGH``.
 """
 

@@ -1,4 +1,4 @@
-"""Executed by Python at startup under ``python -m ampcompat run`` with ``--device`` or ``--opt-level``.
+"""Executed by Python at startup under ``ampcompat run`` with ``--device`` or ``--opt-level``.
 
 See ``STARTUP`` in ``ampcompat/support/child_environment.py``. It executes the ``sitecustomize`` that this file shadows,
 which is in ``sys.modules`` afterwards. A process that never imports torch only imports two small files.

@@ -60,7 +60,7 @@ def make_request(stated, command_line, dtypes=None):
 
     Args:
         stated: all arguments of ``amp.initialize`` by name.
-        command_line: overrides of the level and its options, from ``python -m ampcompat run`` or a ``session``.
+        command_line: overrides of the level and its options, from ``ampcompat run`` or a ``session``.
 
     Raises:
         AmpTypeError, AmpValueError, AmpError: an invalid argument; the message names what was expected.

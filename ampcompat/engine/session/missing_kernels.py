@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from ...errors import AmpError
+from ...support import terminal
 from ...support.dtype_names import dtype_name
 from ...support.torch_compat import cpu, features
 
@@ -69,6 +70,6 @@ def _advice(problem, low, reason, alternatives):
     return (
         f"torch {features.version()} {problem} {dtype_name(low)}{reason} What works: opt_level O0, {alternatives}; or "
         "float32 instead of half, and float64 of float32, by "
-        "python -m ampcompat run --dtypes float32,float64 SCRIPT, or in the block of "
+        f"ampcompat run --dtypes float32,float64 {terminal.script_command()}, or in the block of "
         "ampcompat.session(dtypes=ampcompat.opt_levels.STAND_IN)."
     )

@@ -109,12 +109,12 @@ def _sync_at_exit(scaler):
 
 
 def command_line():
-    """Return the overrides of ``python -m ampcompat run`` as a dict; empty without it."""
+    """Return the overrides of ``ampcompat run`` as a dict; empty without it."""
     return _told(OVERRIDES)
 
 
 def observed():
-    """Return which statistics ``python -m ampcompat run`` was asked for, as a dict; empty without any."""
+    """Return which statistics ``ampcompat run`` was asked for, as a dict; empty without any."""
     return _told(OBSERVED)
 
 

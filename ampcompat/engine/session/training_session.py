@@ -113,7 +113,8 @@ class Session:
 
     def _apply(self, preparation, plan, request, configuration):
         policy = request.policy
-        configuration.notices.selected(request.defaults, policy)
+        # A script without Apex, whose level is forced, is not to be surprised by Apex's tables.
+        configuration.notices.selected(None if process_state.before_initialize else request.defaults, policy)
         if self.policy not in (None, policy):
             configuration.notices.policy_changed(policy, self.policy)
         for dtype in cast_weights.half_dtypes(plan.models) if request.allow_half_model else ():

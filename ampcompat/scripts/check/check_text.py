@@ -20,7 +20,7 @@ def to_text(report, with_uses=True):
     if report.scripts:
         lines += ["", "Command:"] + _shortened(list(map(_commands, report.scripts)), _SCRIPTS, "scripts")
     elif report.uses:
-        lines += ["", "Command: python -m ampcompat run YOUR_SCRIPT, with a script that imports these files"]
+        lines += ["", "Command: ampcompat run YOUR_SCRIPT, with a script that imports these files"]
     lines += _forced(report) + _summary(report) + _findings(report) + _broken(report)
     return "\n".join(lines + (_uses(report) if with_uses else [])) + "\n"
 

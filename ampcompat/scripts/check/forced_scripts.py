@@ -98,6 +98,6 @@ def _forced(path, trainings, project, imports):
     quoted = shlex.quote(path)
     compared = ",".join(each for each in ("O0", "O1", "O5") if each in levels)
     command, without_gpu = commands_of(path, project, imports, f"--opt-level {level} ")
-    compare = f"python -m ampcompat ab --levels {compared} {quoted} ARGS"
-    keep = "" if trainer else f"python -m ampcompat migrate --to-level {level} {quoted}"
+    compare = f"ampcompat ab --levels {compared} {quoted} ARGS"
+    keep = "" if trainer else f"ampcompat migrate --to-level {level} {quoted}"
     return ForcedScript(path, levels, trainer, command, without_gpu, compare, keep)

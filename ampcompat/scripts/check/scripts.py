@@ -70,8 +70,8 @@ def commands_of(path, project, imports, options=""):
     Args:
         options: options of ``run``, each followed by a space.
     """
-    launcher = "torchrun --nproc_per_node N -m" if is_launched(path, project.launched) else "python -m"
-    command = launcher + " ampcompat run {}{} ARGS"
+    launcher = "torchrun --nproc_per_node N -m " if is_launched(path, project.launched) else ""
+    command = launcher + "ampcompat run {}{} ARGS"
     commands = [command.format(options + option, shlex.quote(path)) for option in ("", "--device cpu ")]
     needs_cuda = project.uses_cuda and not _chooses_device(path, project, imports)
     return commands[0], commands[1] if needs_cuda else ""

@@ -1,4 +1,4 @@
-"""``python -m ampcompat migrate``: rewrite a script for Apex to plain torch.
+"""``ampcompat migrate``: rewrite a script for Apex to plain torch.
 
 Requires LibCST, in the extra ``migrate``.
 """

@@ -78,7 +78,7 @@ class LevelPlan:
             self._refuse(
                 0,
                 f"leaves the backward pass to {loops.trainers[0]}, so there is no line to write the level into; keep "
-                f"it on the command line: python -m ampcompat run --opt-level {level} {self._path}",
+                f"it on the command line: ampcompat run --opt-level {level} {self._path}",
             )
         for limit in loops.limits:
             if level in limit.levels:

@@ -1,4 +1,4 @@
-"""``python -m ampcompat checkpoint``: the contents of a checkpoint file, and its conversion to another layout."""
+"""``ampcompat checkpoint``: the contents of a checkpoint file, and its conversion to another layout."""
 
 from .contents import Contents
 from .layout_conversion import LAYOUTS, convert

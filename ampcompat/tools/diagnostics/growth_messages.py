@@ -2,7 +2,7 @@
 
 import math
 
-from .skip_messages import KEEP_LAYERS, number
+from .skip_messages import keep_layers, number
 
 #: The growth from which on a value is reported as leading up to a skipped step.
 GROWN = 2.0
@@ -107,4 +107,4 @@ def _advice(foreseen):
     cause = "find what makes it grow: a learning rate that is too high, a state that is never reset, unnormalized data"
     if foreseen.dtype != "float16":
         return f"{cause}. No opt level and no loss scale helps."
-    return f"{cause}; or use O4 or O5, whose bfloat16 reaches 3e38, or {KEEP_LAYERS}."
+    return f"{cause}; or use O4 or O5, whose bfloat16 reaches 3e38, or {keep_layers()}."

@@ -2,14 +2,18 @@
 
 import math
 
+from ...support.terminal import script_command
+
 #: The origin of a backward pass that no module had a part in.
 LOSS = "the loss function"
 
 #: A loss scale, and a number of consecutive skipped steps, at which the scale can no longer be the cause.
 LOW_SCALE, MANY_SKIPS = 16.0, 8
 
-#: How to keep layers in float32. The layer that overflows may not be enough: only a forecast of the whole step knows.
-KEEP_LAYERS = "keep layers in float32 (`python -m ampcompat forecast SCRIPT` finds which)"
+
+def keep_layers():
+    """Return how to keep layers in float32. The one that overflows may not be enough: only a forecast knows."""
+    return f"keep layers in float32 (`ampcompat forecast {script_command()}` finds which)"
 
 
 def explain(facts):
@@ -82,21 +86,21 @@ def _advice_on_input(facts, value):
     if facts.computes_in_half and value.kind == "inf" and value.dtype == facts.low_dtype != "bfloat16":
         return (
             f"the functions that compute this input exceed the largest {value.dtype} ({number(facts.low_max)}): "
-            f"compute it from x.float(), use O4 or O5, whose bfloat16 reaches 3e38, or {KEEP_LAYERS}."
+            f"compute it from x.float(), use O4 or O5, whose bfloat16 reaches 3e38, or {keep_layers()}."
         )
     return "check the data, and what computes this input: torch.isfinite(x).all() finds the bad batches."
 
 
 def _advice_on_output(facts, value):
     if value.kind == "nan":
-        keep = f": {KEEP_LAYERS}" if facts.computes_in_half else ""
+        keep = f": {keep_layers()}" if facts.computes_in_half else ""
         underflow = f" In {value.dtype} an eps under 6e-8 is 0{keep}."
         advice = "check {}: nan comes from 0/0, inf - inf, the logarithm or root of a negative number.{}"
         return advice.format(value.name, underflow if value.dtype == "float16" else "")
     if facts.computes_in_half and value.dtype == facts.low_dtype != "bfloat16":
         return (
             f"{value.name} exceeds the largest {facts.low_dtype} ({number(facts.low_max)}): use O4 or O5, whose "
-            f"bfloat16 reaches 3e38, or {KEEP_LAYERS}."
+            f"bfloat16 reaches 3e38, or {keep_layers()}."
         )
     return (
         f"{value.name} overflows in {value.dtype}, so no opt level and no loss scale helps: look for a division by a "
@@ -251,7 +255,7 @@ def _wider_range(facts):
     """Return the options with a wider range than float16, as the start of a list."""
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
-    return f"use O4 or O5 (bfloat16 needs no loss scale), {KEEP_LAYERS}, or "
+    return f"use O4 or O5 (bfloat16 needs no loss scale), {keep_layers()}, or "
 
 
 def _if_known(value, text):

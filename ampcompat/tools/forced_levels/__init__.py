@@ -1,4 +1,4 @@
-"""Opt levels for scripts that do not use Apex: ``python -m ampcompat run --opt-level LEVEL train.py``.
+"""Opt levels for scripts that do not use Apex: ``ampcompat run --opt-level LEVEL train.py``.
 
 A forced level begins when the script has imported torch (``cuda_redirect/site/sitecustomize.py``). If the script calls
 ``amp.initialize``, all of it ends.

@@ -138,7 +138,7 @@ def advice(forecast, command):
     options = f"--opt-level {level}" + (" --keep-fp32 {}".format(shlex.quote(",".join(kept))) if kept else "")
     rows = "--baseline O0 --variant {}".format(shlex.quote(f"kept: {options}")) if kept else f"--levels O0,{level}"
     told = [
-        f"Take {level}: python -m ampcompat run {options} {script}",
-        f"Check:   python -m ampcompat ab {rows} {script}",
+        f"Take {level}: ampcompat run {options} {script}",
+        f"Check:   ampcompat ab {rows} {script}",
     ]
     return told + ([f"In the script: {call}"] if kept else [])

@@ -1,1 +1,1 @@
-"""Checks of the installed torch and of this machine's devices: ``python -m ampcompat selftest``."""
+"""Checks of the installed torch and of this machine's devices: ``ampcompat selftest``."""

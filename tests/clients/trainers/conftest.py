@@ -9,7 +9,7 @@ from ampcompat.apex import install
 
 @pytest.fixture(autouse=True)
 def apex_is_ours():
-    """Install the alias, as ``python -m ampcompat run`` does."""
+    """Install the alias, as ``ampcompat run`` does."""
     install.install()
     yield
     install.uninstall()
