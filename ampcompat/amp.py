@@ -34,11 +34,8 @@ from typing import (
 
 import torch
 
-from .engine.amp_names.old_api import init
-from .engine.amp_names.properties import O0, O1, O2, O3, O4, O5, Properties, opt_levels
-from .engine.amp_names.state_view import AmpStateModule
-from .engine.patched_optimizers.master_params import prepared_params
-from .engine.patched_optimizers.optimizer_record import record_of
+from .engine.amp_names import O0, O1, O2, O3, O4, O5, AmpStateModule, Properties, init, opt_levels
+from .engine.patched_optimizers.optimizer_record import prepared_params, record_of
 from .engine.session import process_state
 from .engine.session.accumulation import accumulate
 from .engine.session.argument_checks import listed, make_request

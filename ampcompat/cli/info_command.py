@@ -15,8 +15,8 @@ from ..engine.casting import emulated_half_arithmetic, patch_targets
 from ..engine.op_table import expansion
 from ..errors import AmpError
 from ..opt_levels import OPT_LEVELS
-from ..support.dtype_names import dtype_name
-from ..support.torch_compat import features, private_api, tested_releases
+from ..support.torch_compat import features, private_api
+from ..support.torch_compat.torch_names import dtype_name
 from .argument_parser import CommandParser
 
 #: The effect of each rule of the op table.
@@ -77,7 +77,7 @@ def _feature_lines():
 
 def _support_lines():
     """Describe whether this torch version is tested, and which expected private names are missing."""
-    rows, untested = private_api.gone(), tested_releases.untested()
+    rows, untested = private_api.gone(), features.untested()
     lines = [_line("tested", untested or "yes")]
     if untested:
         lines.append(_more("`ampcompat selftest` checks it on this machine"))

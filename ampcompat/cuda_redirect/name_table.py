@@ -8,17 +8,17 @@ without CUDA (``ADDED``). Names without a row still raise an error if they initi
 from collections import Counter
 from typing import Any, NamedTuple, Tuple
 
+from .replacements import class_proxies, device_arguments, mixed_precision, several_gpus, streams, unsupported
+from .replacements.device_queries import CAPABILITY
+
 #: How a name is redirected.
 FACTORY = "factory"  # the keyword ``device`` is translated, ``pin_memory`` dropped
 ARGUMENTS = "arguments"  # detail: (parameter, rule) pairs; the rules are in ``device_arguments``
-REPLACED = "replaced"  # detail: "module.function" in this package; function(target, original) returns the replacement
+REPLACED = "replaced"  # detail: function(target, original) that returns the replacement
 QUERY = "query"  # the method of that name of ``replacements.device_queries.DeviceQueries``
 RETURNS = "returns"  # returns a copy of detail (None by default), whatever the arguments
 ADDED = "added"  # the same; added if torch was built without CUDA
 UNSUPPORTED = "unsupported"  # raises an error; detail: the reason and what to do
-
-#: The compute capability of the first GPUs with tensor cores: scripts that check for them take that branch.
-CAPABILITY = (7, 0)
 
 
 class NameRule(NamedTuple):
@@ -66,23 +66,23 @@ _TENSORS = (
     NameRule("torch.signal.windows", _WINDOWS, FACTORY),
     NameRule("torch.nested", _names("nested_tensor as_nested_tensor"), FACTORY),
     NameRule("torch.Tensor", _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros"), FACTORY),
-    NameRule("torch.Tensor", ("to",), REPLACED, "tensor_movement.tensor_to"),
-    NameRule("torch.Tensor", ("cuda",), REPLACED, "tensor_movement.tensor_cuda"),
-    NameRule("torch.Tensor", ("cpu",), REPLACED, "tensor_movement.tensor_cpu"),
-    NameRule("torch.Tensor", ("pin_memory",), REPLACED, "tensor_movement.return_self"),
-    NameRule("torch.Tensor", ("is_cuda",), REPLACED, "tensor_movement.tensor_is_cuda"),
-    *_rules("torch.Tensor torch", ("get_device",), REPLACED, "tensor_movement.get_device"),
+    NameRule("torch.Tensor", ("to",), REPLACED, device_arguments.tensor_to),
+    NameRule("torch.Tensor", ("cuda",), REPLACED, device_arguments.tensor_cuda),
+    NameRule("torch.Tensor", ("cpu",), REPLACED, device_arguments.tensor_cpu),
+    NameRule("torch.Tensor", ("pin_memory",), REPLACED, device_arguments.return_self),
+    NameRule("torch.Tensor", ("is_cuda",), REPLACED, device_arguments.tensor_is_cuda),
+    *_rules("torch.Tensor torch", ("get_device",), REPLACED, device_arguments.get_device),
     NameRule("torch.Tensor", ("record_stream",), RETURNS),
-    NameRule("torch.Tensor", ("type",), REPLACED, "tensor_types.tensor_type"),
-    NameRule("torch.nn.Module", ("to",), REPLACED, "tensor_movement.module_to"),
-    NameRule("torch.cuda", _TENSOR_TYPES, REPLACED, "tensor_types.cuda_type"),
-    NameRule("torch", ("set_default_tensor_type",), REPLACED, "tensor_types.set_default_tensor_type"),
-    NameRule("torch", ("device",), REPLACED, "class_proxies.device"),
-    NameRule("torch.accelerator", ("current_accelerator",), REPLACED, "class_proxies.current_accelerator"),
-    NameRule("torch", ("Generator",), REPLACED, "class_proxies.generator"),
+    NameRule("torch.Tensor", ("type",), REPLACED, class_proxies.tensor_type),
+    NameRule("torch.nn.Module", ("to",), REPLACED, device_arguments.module_to),
+    NameRule("torch.cuda", _TENSOR_TYPES, REPLACED, class_proxies.cuda_type),
+    NameRule("torch", ("set_default_tensor_type",), REPLACED, class_proxies.set_default_tensor_type),
+    NameRule("torch", ("device",), REPLACED, class_proxies.device),
+    NameRule("torch.accelerator", ("current_accelerator",), REPLACED, class_proxies.current_accelerator),
+    NameRule("torch", ("Generator",), REPLACED, class_proxies.generator),
     NameRule("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
-    *_rules(_STORAGES, ("cuda",), REPLACED, "tensor_movement.storage_cuda"),
-    *_rules(_STORAGES, ("pin_memory",), REPLACED, "tensor_movement.return_self"),
+    *_rules(_STORAGES, ("cuda",), REPLACED, device_arguments.storage_cuda),
+    *_rules(_STORAGES, ("pin_memory",), REPLACED, device_arguments.return_self),
 )
 
 _FILES = (
@@ -151,9 +151,9 @@ _CUDA = (
     NameRule("torch.cuda", _MEMORY_RESETS, RETURNS),
     NameRule("torch.cuda.memory", _MEMORY_RESETS + ("_record_memory_history",), RETURNS),
     *_rules("torch.cuda torch.cuda.random", _RANDOM, QUERY),
-    NameRule("torch.cuda", _STREAMS, REPLACED, "streams.replacement"),
-    NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, "streams.replacement"),
-    NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), REPLACED, "streams.nvtx"),
+    NameRule("torch.cuda", _STREAMS, REPLACED, streams.replacement),
+    NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, streams.replacement),
+    NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), REPLACED, streams.nvtx),
     NameRule("torch.cuda.nvtx", ("mark", "range_end"), RETURNS),
     NameRule("torch.cuda.profiler", ("start", "stop", "init"), RETURNS),
     *_rules("torch.cuda torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
@@ -180,25 +180,25 @@ _CUDA = (
     ),
     NameRule("torch.cuda.jiterator", _names("_create_jit_fn _create_multi_output_jit_fn"), UNSUPPORTED, _RAW),
     NameRule("torch.cuda.nccl", _COLLECTIVES, UNSUPPORTED, _NCCL),
-    NameRule("torch.cuda", ("_lazy_init",), REPLACED, "unsupported.lazy_init"),
+    NameRule("torch.cuda", ("_lazy_init",), REPLACED, unsupported.lazy_init),
 )
 
 _UNSCALE_KERNELS = _names("_amp_foreach_non_finite_check_and_unscale_ _amp_non_finite_check_and_unscale_")
 _MIXED_PRECISION = (
-    NameRule("torch.autocast", ("__init__",), REPLACED, "mixed_precision.autocast_init"),
-    NameRule("torch", ("get_autocast_dtype", "set_autocast_dtype"), REPLACED, "mixed_precision.translate_device_type"),
+    NameRule("torch.autocast", ("__init__",), REPLACED, mixed_precision.autocast_init),
+    NameRule("torch", ("get_autocast_dtype", "set_autocast_dtype"), REPLACED, mixed_precision.translate_device_type),
     NameRule(
         "torch",
         _names("is_autocast_enabled set_autocast_enabled get_autocast_gpu_dtype set_autocast_gpu_dtype"),
         REPLACED,
-        "mixed_precision.autocast_flag",
+        mixed_precision.autocast_flag,
     ),
     NameRule("torch.amp", ("custom_fwd", "custom_bwd"), ARGUMENTS, (("device_type", "type"),)),
-    NameRule("torch.cuda.amp", ("custom_fwd", "custom_bwd"), REPLACED, "mixed_precision.custom_function"),
+    NameRule("torch.cuda.amp", ("custom_fwd", "custom_bwd"), REPLACED, mixed_precision.custom_function),
     NameRule("torch.amp.GradScaler", ("__init__",), ARGUMENTS, (("device", "type"),)),
-    NameRule("torch", _UNSCALE_KERNELS, REPLACED, "mixed_precision.check_and_unscale"),
-    NameRule("torch", ("_amp_update_scale_",), REPLACED, "mixed_precision.update_scale"),
-    NameRule("torch", ("_amp_update_scale",), REPLACED, "mixed_precision.compute_new_scale"),
+    NameRule("torch", _UNSCALE_KERNELS, REPLACED, mixed_precision.check_and_unscale),
+    NameRule("torch", ("_amp_update_scale_",), REPLACED, mixed_precision.update_scale),
+    NameRule("torch", ("_amp_update_scale",), REPLACED, mixed_precision.compute_new_scale),
 )
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
@@ -209,16 +209,16 @@ _DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
 _DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
 _PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))
 _PARALLEL = (
-    NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, "several_gpus.data_parallel_init"),
-    *_rules(_DATA_PARALLEL, ("data_parallel",), REPLACED, "several_gpus.data_parallel"),
-    *_rules(_PARALLEL_APPLY, ("parallel_apply",), REPLACED, "several_gpus.parallel_apply"),
-    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, REPLACED, "several_gpus.comm"),
-    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, "several_gpus.scatter_apply"),
-    NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, "several_gpus.gather_apply"),
-    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, "several_gpus.broadcast_apply"),
+    NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, several_gpus.data_parallel_init),
+    *_rules(_DATA_PARALLEL, ("data_parallel",), REPLACED, several_gpus.data_parallel),
+    *_rules(_PARALLEL_APPLY, ("parallel_apply",), REPLACED, several_gpus.parallel_apply),
+    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, REPLACED, several_gpus.comm),
+    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, several_gpus.scatter_apply),
+    NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, several_gpus.gather_apply),
+    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, several_gpus.broadcast_apply),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
-    NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, "several_gpus.sync_batch_norm_forward"),
+    NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, several_gpus.sync_batch_norm_forward),
     *_rules(_DISTRIBUTED, ("is_nccl_available",), RETURNS, True),
     *_rules(_DISTRIBUTED, ("init_process_group", "new_group"), ARGUMENTS, _PROCESS_GROUP),
     *_rules(_DISTRIBUTED, ("barrier",), ARGUMENTS, (("device_ids", "none"),)),
@@ -228,13 +228,13 @@ _PARALLEL = (
 _PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))
 _PROFILING = (
     NameRule("torch.autograd.profiler.profile", ("__init__",), ARGUMENTS, _PROFILED),
-    NameRule("torch.autograd.profiler", ("emit_nvtx",), REPLACED, "streams.emit_nvtx"),
+    NameRule("torch.autograd.profiler", ("emit_nvtx",), REPLACED, streams.emit_nvtx),
     NameRule("torch.profiler.profile", ("__init__",), ARGUMENTS, (("activities", "activities"),)),
 )
 
 _EXTENSIONS = (
     NameRule("torch.utils.cpp_extension", ("CUDAExtension",), UNSUPPORTED, "it compiles code that needs a GPU to run"),
-    NameRule("torch.utils.cpp_extension", ("load", "load_inline"), REPLACED, "unsupported.without_cuda_sources"),
+    NameRule("torch.utils.cpp_extension", ("load", "load_inline"), REPLACED, unsupported.without_cuda_sources),
     NameRule("torch.distributed.fsdp.FullyShardedDataParallel", ("__init__",), ARGUMENTS, (("device_id", "none"),)),
 )
 

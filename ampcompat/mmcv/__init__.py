@@ -16,14 +16,14 @@ _MODULES = {
     "Hook": "hooks",
     "LossScaler": "mmcv_loss_scaler",
     "OptimizerHook": "hooks",
-    "allreduce_grads": "allreduce",
-    "auto_fp16": "decorators",
-    "cast_tensor_type": "model_conversion",
-    "force_fp32": "decorators",
+    "allreduce_grads": "hooks",
+    "auto_fp16": "casts",
+    "cast_tensor_type": "casts",
+    "force_fp32": "casts",
     "install": "installation",
-    "patch_forward_method": "model_conversion",
-    "patch_norm_fp32": "model_conversion",
-    "wrap_fp16_model": "model_conversion",
+    "patch_forward_method": "casts",
+    "patch_norm_fp32": "casts",
+    "wrap_fp16_model": "casts",
 }
 __all__ = sorted(_MODULES)
 

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from ..engine.session.accumulation import group_bounds
 from ..errors import AmpValueError
-from ..support.iterations_per_step import group_bounds
 
 
 class GroupPosition(NamedTuple):

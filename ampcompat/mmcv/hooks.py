@@ -1,15 +1,20 @@
 """MMCV's optimizer hooks: one iteration's backward pass, gradient clipping and step, at any opt level.
 
 A runner is any object with ``model``, ``optimizer``, ``outputs["loss"]``, and ``iter`` for gradient accumulation.
-``max_iters``, ``meta``, ``log_buffer`` and ``logger`` are used if it has them.
+``max_iters``, ``meta``, ``log_buffer`` and ``logger`` are used if it has them. mmcv's runner accepts only subclasses of
+its own ``Hook``, which mmcv has until 1.x; without it, ``Hook`` is a plain class.
 """
 
 import contextlib
+import importlib
+import importlib.util
 import logging
 
 import torch
+import torch.distributed as dist
 
 from .. import amp, opt_levels
+from ..apex.parallel import buckets
 from ..engine.patched_optimizers.optimizer_record import record_of
 from ..engine.session import process_state
 from ..engine.session.scale_loss import WHERE_EQUAL
@@ -17,10 +22,95 @@ from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
 from . import session_access
 from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
-from .allreduce import allreduce_grads, averages_gradients, unwrap
-from .hook_base import Hook
+from .casts import wrap_fp16_model
 from .mmcv_loss_scaler import parse_loss_scale
-from .model_conversion import wrap_fp16_model
+
+STAGES = (
+    "before_run",
+    "after_run",
+    "before_epoch",
+    "after_epoch",
+    "before_iter",
+    "after_iter",
+    "before_train_epoch",
+    "after_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "before_val_epoch",
+    "after_val_epoch",
+    "before_val_iter",
+    "after_val_iter",
+)
+
+
+def import_mmcv_runner():
+    """Return the module ``mmcv.runner``, or None if no mmcv that has one is installed."""
+    if importlib.util.find_spec("mmcv") is None:
+        return None
+    try:
+        return importlib.import_module("mmcv.runner")
+    except Exception:  # an error in it (usually of its torchvision) is raised again when the user imports it
+        return None
+
+
+def _do_nothing(self, runner):
+    """Do nothing at this stage."""
+
+
+_runner = import_mmcv_runner()
+Hook = type("Hook", (), dict.fromkeys(STAGES, _do_nothing)) if _runner is None else _runner.Hook
+
+
+_AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataParallel"])
+
+
+def allreduce_grads(params, coalesce=True, bucket_size_mb=-1):
+    """Average the gradients of params over all ranks, in place; without a process group, do nothing.
+
+    Args:
+        params: in the same order on every rank. Those without a gradient, which must be the same on every rank, are
+            skipped.
+        coalesce: reduce many gradients in one call.
+        bucket_size_mb: the size in MiB of the buckets that are reduced together; by default there is one bucket.
+
+    Raises:
+        AmpError: a gradient is sparse.
+    """
+    grads = [param.grad for param in params if param.requires_grad and param.grad is not None]
+    if world_size() == 1:
+        return
+    if any(grad.is_sparse for grad in grads):
+        raise AmpError(
+            "allreduce_grads needs dense gradients, and one is sparse. Use sparse=False in the embedding, or wrap the "
+            "model in DistributedDataParallel, which reduces both."
+        )
+    for bucket in _buckets(grads, bucket_size_mb) if coalesce else [[grad] for grad in grads]:
+        buckets.flat_dist_call(bucket, dist.all_reduce)
+
+
+def _buckets(grads, size_mb):
+    if size_mb <= 0:
+        return [grads] if grads else []
+    buckets, size, limit = [], 0, size_mb * 2**20
+    for grad in grads:
+        if not buckets or size >= limit:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(grad)
+        size += grad.numel() * grad.element_size()
+    return buckets
+
+
+def averages_gradients(model):
+    """Return whether a wrapper around the model averages gradients in the backward pass."""
+    return any(base.__name__ in _AVERAGING_WRAPPERS for base in type(model).__mro__)
+
+
+def unwrap(model):
+    """Return the model inside DataParallel, DistributedDataParallel and similar wrappers."""
+    while any("Parallel" in base.__name__ for base in type(model).__mro__) and hasattr(model, "module"):
+        model = model.module
+    return model
 
 
 class OptimizerHook(Hook):

@@ -6,8 +6,8 @@ import torch
 
 from ..errors import AmpError
 from ..support.patching import PatchStack
-from . import decorators, hooks, mmcv_loss_scaler, model_conversion, session_access
-from .hook_base import import_mmcv_runner
+from . import casts, hooks, mmcv_loss_scaler, session_access
+from .hooks import import_mmcv_runner
 
 _HOOKS = (
     hooks.OptimizerHook,
@@ -16,11 +16,11 @@ _HOOKS = (
     hooks.GradientCumulativeFp16OptimizerHook,
 )
 _FUNCTIONS = (
-    decorators.auto_fp16,
-    decorators.force_fp32,
-    model_conversion.wrap_fp16_model,
-    model_conversion.patch_norm_fp32,
-    model_conversion.patch_forward_method,
+    casts.auto_fp16,
+    casts.force_fp32,
+    casts.wrap_fp16_model,
+    casts.patch_norm_fp32,
+    casts.patch_forward_method,
     mmcv_loss_scaler.LossScaler,
 )
 _MODULES = ("", ".fp16_utils", ".hooks", ".hooks.optimizer")
@@ -79,4 +79,4 @@ def _cast_tensor_type(inputs, src_type, dst_type):
     if pair is None:
         return inputs
     dtypes = {torch.half: pair.low, torch.float: pair.high}
-    return model_conversion.cast_tensor_type(inputs, dtypes.get(src_type, src_type), dtypes.get(dst_type, dst_type))
+    return casts.cast_tensor_type(inputs, dtypes.get(src_type, src_type), dtypes.get(dst_type, dst_type))

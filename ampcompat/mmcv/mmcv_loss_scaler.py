@@ -24,8 +24,8 @@ class _CountingScaler(loss_scaler.LossScaler):
     iterations = 0
     last_overflow = -1
 
-    def _advance(self, overflowed):
-        super()._advance(overflowed)
+    def advance(self, overflowed):
+        super().advance(overflowed)
         if overflowed:
             self.last_overflow = self.iterations
         self.iterations += 1
@@ -81,7 +81,7 @@ class LossScaler:
 
     @cur_scale.setter
     def cur_scale(self, value):
-        self.scaler._loss_scale = value
+        self.scaler.set_loss_scale(value)
 
     loss_scale = cur_scale
 
@@ -110,7 +110,7 @@ class LossScaler:
         """Count one iteration and adjust a dynamic scale."""
         if self.mode == DYNAMIC:
             self.scaler.sync()
-            self.scaler._advance(bool(overflow))
+            self.scaler.advance(bool(overflow))
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class LossScaler:
             "growth_factor": self.scale_factor,
             "backoff_factor": self.backoff_factor,
             "growth_interval": self.scale_window,
-            "_growth_tracker": self.scaler._unskipped,
+            "_growth_tracker": self.scaler.good_steps,
         }
 
     def load_state_dict(self, state_dict):
@@ -156,7 +156,7 @@ class LossScaler:
         vars(self).update(vars(loaded))
         self.scaler.process_group = group
         self.scaler.iterations, self.scaler.last_overflow = iterations, last
-        self.scaler._unskipped = (iterations - last - 1) % self.scale_window
+        self.scaler.good_steps = (iterations - last - 1) % self.scale_window
 
 
 def parse_loss_scale(loss_scale):

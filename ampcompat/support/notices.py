@@ -5,8 +5,8 @@ They are printed to stdout, as scripts and log parsers written for Apex expect.
 
 import torch
 
-from .dtype_names import dtype_name
 from .torch_compat.thread_context import in_process_group
+from .torch_compat.torch_names import dtype_name
 
 
 def is_first_rank():

@@ -18,6 +18,7 @@ _MOVED = {
     "apex.optimizers.novograd": "apex.optimizers.lamb",
     "apex.recurrent.cells": "apex.recurrent",
     "apex.recurrent.stacks": "apex.recurrent",
+    "engine.models.wide_buffers": "engine.models.state_dict",
     "models": "engine.models",
     "models.forward": "engine.models.forward_conversion",
     "models.state_dict": "engine.models.state_dict",

@@ -3,6 +3,9 @@
 ``weight.data.clamp_()`` does not change ``weight._version``, because ``.data`` has its own version counter, and writing
 to ``weight.detach().numpy()`` changes no counter at all. So ``Tensor.data`` and ``Tensor.numpy`` are replaced by
 functions that note what they return: an alias, through which a script may write as long as it exists.
+
+What a script has written to a weight or a gradient is known by its version counter. So on devices where
+``torch._foreach_*_`` moves none (torch_xla's, for one), these functions are replaced by ones that do.
 """
 
 import functools
@@ -16,7 +19,69 @@ import torch
 
 from . import swapped_tensors
 from .patching import PatchStack
-from .watched_methods import watch_data
+from .torch_compat import features
+
+
+def watch_data(kind, read, assigning, assigned, patches):
+    """Watch the property ``data`` of a class.
+
+    Args:
+        kind: ``torch.Tensor`` or a subclass.
+        read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
+        assigning: called as ``assigning(tensor)`` before it is set.
+        assigned: called as ``assigned(tensor, value)`` after it was set.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    own = vars(kind).get("data")
+
+    def original():  # looked up at each call: another library may set it on the base class, and remove it again
+        return own or super(kind, kind).data
+
+    def get_data(self):
+        alias = original().__get__(self, type(self))
+        read(self, alias)
+        return alias
+
+    def set_data(self, value):
+        assigning(self)
+        original().__set__(self, value)
+        assigned(self, value)
+
+    def delete_data(self):
+        original().__delete__(self)
+
+    patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))
+
+
+#: Methods that end in "_" and do not write values.
+_WITHOUT_WRITES = frozenset("requires_grad_ rename_ detach_ share_memory_".split())
+_OPERATORS = "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()
+
+
+def watch_methods_in_place(kind, may_be_written, patches):
+    """Call ``may_be_written(tensor)`` before a method of a class writes to a tensor in place.
+
+    Args:
+        kind: ``torch.nn.Parameter``, or another subclass of ``torch.Tensor``.
+        may_be_written: the function.
+        patches: the ``PatchStack`` that undoes it.
+    """
+    public = [name for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")]
+    operators = [f"__i{name}__" for name in _OPERATORS if hasattr(torch.Tensor, f"__i{name}__")]
+    for name in sorted(set(public) - _WITHOUT_WRITES) + operators + ["__setitem__"]:
+        patches.set(kind, name, _telling(name, may_be_written))
+
+
+def _telling(name, may_be_written):
+    original = getattr(torch.Tensor, name)
+
+    @functools.wraps(original)
+    def method(self, *args, **kwargs):
+        may_be_written(self)
+        return original(self, *args, **kwargs)
+
+    return method
+
 
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
@@ -267,3 +332,36 @@ def _noting_numpy(numpy):
         return array
 
     return numpy_and_note
+
+
+_made = weakref.WeakSet()  # functions that ``_counting`` has returned
+
+
+def count(tensors, patches):
+    """Let foreach functions in place move version counters on the devices of ``tensors``; undone by ``patches``.
+
+    Old torch cannot move a counter alone; its foreach functions, which torch 1.7 has on the CPU, are left as they are.
+    """
+    if not hasattr(getattr(torch.autograd, "graph", None), "increment_version"):
+        return
+    if not all([features.foreach_moves_versions(each) for each in {tensor.device.type for tensor in tensors}]):
+        for name in dir(torch):
+            if name.startswith("_foreach_") and name.endswith("_"):
+                patches.set(torch, name, _counting(getattr(torch, name)))
+
+
+def _counting(function):
+    if function in _made:
+        return function
+
+    @functools.wraps(function)
+    def counting(self, *args, **kwargs):
+        before = [tensor._version for tensor in self]
+        result = function(self, *args, **kwargs)
+        for tensor, version in zip(self, before):
+            if tensor._version == version:
+                torch.autograd.graph.increment_version(tensor)  # takes several only since torch 2.5
+        return result
+
+    _made.add(counting)
+    return counting

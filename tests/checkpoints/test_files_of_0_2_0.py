@@ -91,6 +91,7 @@ def test_the_state_of_an_fp16_optimizer_loads(maker):
     "module, name",
     [
         ("models.forward", "ForwardCasts"),
+        ("engine.models.wide_buffers", "WideBuffers"),
         ("apex.fp16_utils.loss_scaler", "DynamicLossScaler"),
         ("apex.mlp.perceptron", "MLP"),
         ("apex.normalization.norm_modules", "FusedLayerNorm"),

@@ -13,7 +13,7 @@ import types
 
 import pytest
 
-from ampcompat.support.torch_compat import tested_releases
+from ampcompat.support.torch_compat import features
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
@@ -118,11 +118,11 @@ def test_what_is_tested_is_what_is_recorded(every_torch):
     results = every_torch.read_results()
     fixed = {minor(row[0]) for row in FIXED}
     passed = {name for name, record in results.items() if every_torch.is_tested(record)}
-    assert list(tested_releases.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
+    assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
     whole = [name for name, record in results.items() if every_torch.is_clean(record) and name not in fixed]
     assert sorted(map(minor, OTHERS)) == sorted(whole), "CI draws what has passed in one run"
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"with {len(tested_releases.TESTED)} minor releases of torch" in readme
+    assert f"with {len(features.TESTED)} minor releases of torch" in readme
 
 
 REPORT = """<testsuites><testsuite><testcase classname="tests.test_nested" name="test_c[1]"/>

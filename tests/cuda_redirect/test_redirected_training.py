@@ -12,7 +12,7 @@ from torch import nn
 import ampcompat
 from ampcompat import amp
 from ampcompat.cuda_redirect import redirect_device
-from ampcompat.cuda_redirect.target import Target
+from ampcompat.cuda_redirect.redirection import Target
 
 
 def trained(level, device):

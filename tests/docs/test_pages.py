@@ -125,7 +125,7 @@ def test_the_architecture_page_names_every_folder_and_only_paths_that_exist():
         for folder in glob.glob(os.path.join(package, top, ""))
         if not folder.rstrip(os.sep).endswith("__pycache__")
     }
-    assert len(folders) > 30
+    assert len(folders) > 20
     assert folders - paths == set()
 
 

@@ -7,7 +7,7 @@ from helpers import fused_optimizers, half_kernels
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights.param_remainders import chunk_sizes, stored_master
+from ampcompat.engine.master_weights import stored_chunk, stored_master
 from ampcompat.engine.patched_optimizers import chunked_step
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
@@ -19,7 +19,7 @@ if half_kernels.stand_in() or not features.is_version_within(oldest=stored_maste
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(chunk_sizes, "FEWEST", 12)
+    monkeypatch.setattr(stored_chunk, "FEWEST", 12)
 
 
 def make_model():

@@ -5,7 +5,7 @@ import torch
 from private_names import mentioned, sources
 
 from ampcompat.cli.info_command import _support_lines
-from ampcompat.support.torch_compat import features, private_api, tested_releases
+from ampcompat.support.torch_compat import features, private_api
 
 if hasattr(torch, "compile"):
     pytest.importorskip("torch._dynamo.trace_rules", reason="imported here because its import changes torch")
@@ -52,9 +52,9 @@ def test_no_name_is_gone_from_this_torch(record_property):
 )
 def test_an_untested_torch_is_told_with_the_nearest_tested_ones(monkeypatch, version, nearest):
     monkeypatch.setattr(features, "version", lambda: version)
-    monkeypatch.setattr(tested_releases, "TESTED", ("1.3", "2.3", "2.5", "2.10", "2.13", "2.15"))
+    monkeypatch.setattr(features, "TESTED", ("1.3", "2.3", "2.5", "2.10", "2.13", "2.15"))
     sentence = f"torch {version} is not tested; nearest tested: {nearest}"
-    assert tested_releases.untested() == sentence
+    assert features.untested() == sentence
     assert _support_lines()[0].endswith(": " + sentence)
     assert "ampcompat selftest" in _support_lines()[1]
 
@@ -62,7 +62,7 @@ def test_an_untested_torch_is_told_with_the_nearest_tested_ones(monkeypatch, ver
 @pytest.mark.parametrize("version", ["1.3.1", "2.13.0+cpu", "2.15.0+cu132", "2.15.3"])
 def test_each_release_of_a_tested_minor_version_is_tested(monkeypatch, version):
     monkeypatch.setattr(features, "version", lambda: version)
-    assert tested_releases.untested() is None
+    assert features.untested() is None
     assert _support_lines()[0].endswith(": yes")
 
 
@@ -70,7 +70,7 @@ def test_info_names_what_is_missing_and_what_happens_without_it(monkeypatch):
     row = private_api.PrivateName("torch.utils.checkpoint", "_NoSuchFrame", "a purpose", "this happens")
     late = private_api.PrivateName("torch", "_no_such_function", "a purpose", "that happens", until="1.0")
     monkeypatch.setattr(private_api, "NAMES", (row, late))
-    monkeypatch.setattr(tested_releases, "untested", lambda: None)
+    monkeypatch.setattr(features, "untested", lambda: None)
     lines = _support_lines()
     assert lines[1].split() == ["private", "names", "missing", ":"]
     assert [line.strip() for line in lines[2:]] == ["torch.utils.checkpoint._NoSuchFrame: this happens"]

@@ -79,7 +79,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     def _update_scale(self, skip):
         """Count an iteration and update the scale; ``skip``: whether the gradients overflowed."""
         self.loss_scaler.sync()
-        self.loss_scaler._advance(bool(skip))
+        self.loss_scaler.advance(bool(skip))
         self.cur_iter += 1
 
     # -- the loss scale, by the names that subclasses save and load ----------------------------------------------------
@@ -89,20 +89,20 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     @property
     def last_overflow_iter(self):
         """``cur_iter`` at the last overflow, or at the step before the last growth of the scale; -1 at first."""
-        return self.cur_iter - 1 - self.loss_scaler._unskipped
+        return self.cur_iter - 1 - self.loss_scaler.good_steps
 
     @last_overflow_iter.setter
     def last_overflow_iter(self, value):
-        self.loss_scaler._unskipped = (self.cur_iter - 1 - value) % self.scale_window
+        self.loss_scaler.good_steps = (self.cur_iter - 1 - value) % self.scale_window
 
     @property
     def scale_factor(self):
         """The factor of a dynamic scale."""
-        return self.loss_scaler._growth_factor
+        return self.loss_scaler.growth_factor
 
     @scale_factor.setter
     def scale_factor(self, value):
-        self.loss_scaler._growth_factor, self.loss_scaler._backoff_factor = value, 1.0 / value
+        self.loss_scaler.growth_factor, self.loss_scaler.backoff_factor = value, 1.0 / value
 
     @property
     def scale_window(self):
@@ -112,7 +112,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     @scale_window.setter
     def scale_window(self, value):
         self.loss_scaler._scale_seq_len = value
-        self.loss_scaler._unskipped %= value
+        self.loss_scaler.good_steps %= value
 
     # -- one iteration -------------------------------------------------------------------------------------------------
 

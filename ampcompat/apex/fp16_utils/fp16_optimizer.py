@@ -10,7 +10,7 @@ One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()`
 import torch
 
 from ...engine.loss_scaling.loss_scaler import LossScaler
-from ...engine.master_weights.create_masters import make_master, recast
+from ...engine.master_weights.half_and_master_chunks import make_master, recast
 from ...errors import AmpError, GradientOverflowError
 from ...opt_levels import DYNAMIC, parse_scale
 from ...support import tensor_lists
@@ -206,7 +206,7 @@ class FP16_Optimizer:
 
     @loss_scale.setter
     def loss_scale(self, value):
-        self.loss_scaler._loss_scale = value
+        self.loss_scaler.set_loss_scale(value)
 
     @property
     def state(self):

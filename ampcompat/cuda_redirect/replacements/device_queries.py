@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 
 from ...errors import AmpValueError
-from ..name_table import CAPABILITY
 from . import unsupported
+
+#: The compute capability of the first GPUs with tensor cores: scripts that check for them take that branch.
+CAPABILITY = (7, 0)
 
 
 class DeviceProperties(NamedTuple):

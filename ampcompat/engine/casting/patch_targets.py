@@ -9,7 +9,7 @@ import inspect
 
 from torch.nn.modules import rnn
 
-from ...support.torch_compat import dotted_names
+from ...support.torch_compat import torch_names
 
 
 @functools.lru_cache(maxsize=None)
@@ -17,7 +17,7 @@ def _find_owner(name):
     """Return the module or class of this name, or None where this torch has none."""
     if name == "torch._VF":  # torch 1.3 keeps it elsewhere, but the recurrent layers import it
         return rnn._VF
-    return dotted_names.find(name)
+    return torch_names.find(name)
 
 
 def place(rows):

@@ -19,6 +19,22 @@ class ApexNames:
     warned_unscaling_non_fp32_grad = False
 
     @property
+    def _loss_scale(self):
+        return self.loss_scale()
+
+    @_loss_scale.setter
+    def _loss_scale(self, value):
+        self.set_loss_scale(value)
+
+    @property
+    def _unskipped(self):
+        return self.good_steps
+
+    @_unskipped.setter
+    def _unskipped(self, value):
+        self.good_steps = value
+
+    @property
     def _overflow_buf(self):
         """An int32 tensor of one element, not 0 after inf or nan. ``update_scale`` reads it. Clients may replace it."""
         return self._found.buffer
@@ -57,7 +73,7 @@ class ApexNames:
             model_grads, master_grads: tensors of equal shapes, pairwise.
             scale_override: the number to divide by instead of the scale.
         """
-        scale = self._loss_scale if scale_override is None else scale_override
+        scale = self.loss_scale() if scale_override is None else scale_override
         pairs = [pair for pair in zip(model_grads, master_grads) if pair[0] is not None]
         with torch.no_grad():
             for model_grad, master_grad in () if models_are_masters else pairs:
@@ -75,7 +91,7 @@ class ApexNames:
                 two others.
             scale_override: ``(scale of the model's gradients, scale of the earlier ones, scale of the result)``.
         """
-        scale, earlier_scale, result_scale = scale_override or (self._loss_scale, 1.0, 1.0)
+        scale, earlier_scale, result_scale = scale_override or (self.loss_scale(), 1.0, 1.0)
         for model_grad, stashed, master_grad in zip(model_grads, stashed_master_grads, master_grads):
             with torch.no_grad():
                 new = model_grad.to(stashed.dtype, copy=True)

@@ -11,21 +11,21 @@ The rules (Micikevicius et al. 2018, section 3.2, with Apex's numbers):
     otherwise           unskipped = unskipped + 1
 
 A scale that a script writes or loads is kept until one of these updates, whatever the bounds.
+
+The found-inf flags are here too, with the overflow buffer that clients of Apex read and replace.
 """
 
 import re
 
 import torch
 
-from ...errors import AmpError
+from ...errors import AmpError, AmpTypeError
 from ...opt_levels import DYNAMIC
 from ...support import tensor_lists
 from ...support.patching import run_all
 from ...support.torch_compat import features
 from .apex_attributes import ApexNames
-from .found_inf_flags import OverflowFlags
-from .overflow_all_reduce import all_reduced
-from .overflow_check import MAX_UNREAD_CHECKS, OverflowCheck
+from .overflow_check import MAX_UNREAD_CHECKS, OverflowCheck, all_reduced
 
 #: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.
 SMALLEST_SCALE = 2.0**-126
@@ -69,8 +69,8 @@ class LossScaler(ApexNames):
         self.skips_in_a_row = 0
         self._scale = min(max_loss_scale, max(init_scale, min_loss_scale or 0.0)) if self.dynamic else float(loss_scale)
         self._good_steps = 0
-        self._growth_factor = growth_factor or scale_factor
-        self._backoff_factor = backoff_factor or 1.0 / scale_factor
+        self.growth_factor = growth_factor or scale_factor
+        self.backoff_factor = backoff_factor or 1.0 / scale_factor
         self._scale_seq_len = scale_window
         self._min_loss_scale = min_loss_scale
         self._max_loss_scale = max_loss_scale
@@ -80,39 +80,37 @@ class LossScaler(ApexNames):
         self._pending = []  # checks that the host has not applied to the scale
         self._on_device = None  # (scale, good steps) on the device, ahead of the host
 
-    # -- the values, as clients of Apex read and write them ------------------------------------------------------------
+    # -- the values ----------------------------------------------------------------------------------------------------
 
     def loss_scale(self):
         """Return the current scale as a float."""
-        return self._loss_scale
-
-    @property
-    def _loss_scale(self):
         self.sync()
         return self._scale
 
-    @_loss_scale.setter
-    def _loss_scale(self, value):
+    def set_loss_scale(self, value):
+        """Set the current scale."""
         self.sync()
         self._scale = float(value)
 
     @property
-    def _unskipped(self):
+    def good_steps(self):
+        """The number of steps without overflow since the scale has changed; it may be set."""
         self.sync()
         return self._good_steps
 
-    @_unskipped.setter
-    def _unskipped(self, value):
+    @good_steps.setter
+    def good_steps(self, value):
         self.sync()
         self._good_steps = int(value)
 
     def state_dict(self):
         """Return ``{"loss_scale": float, "unskipped": int}``."""
-        return {"loss_scale": self._loss_scale, "unskipped": self._unskipped}
+        return {"loss_scale": self.loss_scale(), "unskipped": self.good_steps}
 
     def load_state_dict(self, state_dict):
         """Load a scale and its count of good steps."""
-        self._loss_scale, self._unskipped = state_dict["loss_scale"], state_dict["unskipped"]
+        self.set_loss_scale(state_dict["loss_scale"])
+        self.good_steps = state_dict["unskipped"]
 
     # -- one backward pass ---------------------------------------------------------------------------------------------
 
@@ -189,23 +187,24 @@ class LossScaler(ApexNames):
 
     def _apply(self, check):
         overflowed = self.checks_overflow and check.overflowed()
-        self._advance(overflowed)
+        self.advance(overflowed)
         if overflowed:
             check.run_callbacks()
 
-    def _advance(self, overflowed):
+    def advance(self, overflowed):
+        """Update the scale by the result of one check."""
         self._overflowed = overflowed
         if overflowed:
             self.skips_in_a_row += 1
             self._good_steps = 0
             self._overflows_left -= 1
             if self.dynamic and self._overflows_left <= 0:
-                self._scale = max(self._floor(), self._scale * self._backoff_factor)
+                self._scale = max(self._floor(), self._scale * self.backoff_factor)
             return
         self.skips_in_a_row = 0
         self._good_steps += 1
         if self.dynamic and self._good_steps >= self._scale_seq_len:
-            self._scale = min(self._max_loss_scale, self._scale * self._growth_factor)
+            self._scale = min(self._max_loss_scale, self._scale * self.growth_factor)
             self._good_steps = 0
             self._overflows_left = self._hysteresis
 
@@ -237,9 +236,7 @@ class LossScaler(ApexNames):
             )
         # A new tensor for a new scale: ``is_same`` compares scales on the device by identity.
         scale, good_steps = self._on_device[0].clone(), self._on_device[1]
-        torch._amp_update_scale_(
-            scale, good_steps, flag, self._growth_factor, self._backoff_factor, self._scale_seq_len
-        )
+        torch._amp_update_scale_(scale, good_steps, flag, self.growth_factor, self.backoff_factor, self._scale_seq_len)
         self._on_device = (scale.clamp_(self._floor(), self._max_loss_scale), good_steps)
 
 
@@ -271,3 +268,83 @@ def scaler_states(state_dict):
         if missing:
             raise AmpError("amp.load_state_dict found no {} in {!r}.".format(" and no ".join(missing), key))
     return {int(match.group(1)): state_dict[key] for key, match in matches.items()}
+
+
+class OverflowFlags:
+    """The results of the overflow checks since the last ``take``. Nothing here synchronizes with a device.
+
+    There is one flag per device. Once a client has read ``buffer``, or has assigned its own, the flags are written to
+    the buffer, and its value alone decides, whoever wrote it.
+    """
+
+    def __init__(self):
+        self._flags = {}  # device -> float32 tensor of shape (), 1 where something was inf or nan
+        self._buffer = None  # an integer tensor of one element, not 0 after inf or nan
+        self._is_taken = False  # whether ``take`` has returned the buffer's value already
+        self._device = None  # the last device that a flag was asked for on
+
+    def on(self, device):
+        """Return the flag of a device, a float32 tensor of shape (), to be set to 1."""
+        flag = self._flags.get(device)
+        if flag is None:
+            flag = torch.full((), 0.0, dtype=torch.float32, device=device)  # faster than ``zeros``
+            self._flags[device], self._device = flag, device
+        return flag
+
+    @property
+    def buffer(self):
+        """An int32 tensor of shape (1,), not 0 after inf or nan."""
+        if self._buffer is None:
+            self._buffer = torch.zeros(1, dtype=torch.int32, device=self._device or _default_device())
+            self.end_check()
+        return self._buffer
+
+    @buffer.setter
+    def buffer(self, buffer):
+        if not isinstance(buffer, torch.Tensor) or buffer.numel() != 1:
+            raise AmpTypeError(f"_overflow_buf must be a tensor of one element, not {buffer!r}.")
+        self._flags, self._buffer, self._is_taken = {}, buffer, False
+
+    def begin_check(self):
+        """Clear the buffer if it holds what an earlier ``take`` has returned."""
+        if self._is_taken:
+            self._buffer.zero_()
+            self._is_taken = False
+
+    def end_check(self):
+        """Write the flags into the buffer, if a client uses it."""
+        if self._buffer is not None:
+            for flag in self._flags.values():
+                self._buffer.masked_fill_(flag.to(self._buffer.device) != 0, 1)
+            self._flags = {}
+
+    def take(self):
+        """Return the flags, float32 tensors of shape () on their devices, and clear them.
+
+        The buffer keeps its value until the next check, so that clients can read it.
+        """
+        if self._buffer is not None:
+            self._is_taken = True
+            return [(self._buffer.detach() != 0).any().to(torch.float32)]
+        flags, self._flags = list(self._flags.values()), {}
+        return flags
+
+    def state(self):
+        """Return a copy of the flags and the buffer, and whether that was taken, for ``reset``."""
+        flags = {device: flag.clone() for device, flag in self._flags.items()}
+        return flags, None if self._buffer is None else self._buffer.clone(), self._is_taken
+
+    def reset(self, state=None):
+        """Clear the flags and the buffer, or set them to what ``state`` returned earlier."""
+        flags, value, self._is_taken = ({}, None, False) if state is None else state
+        self._flags = dict(flags)
+        if self._buffer is not None:
+            if value is None:
+                self._buffer.zero_()
+            else:
+                self._buffer.copy_(value)
+            self.end_check()
+
+
+def _default_device():
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Half params and their masters in chunks: values and gradients are copied between them, chunk by chunk.
+"""Half params and their masters in chunks: made, and values and gradients copied between them, chunk by chunk.
 
 After a step, and after any other method of the optimizer, a half param is its master, rounded. In between a script may
 write to either. A version counter that has moved, or an alias that the script has got from ``.data`` or ``.numpy()``
@@ -26,7 +26,6 @@ from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors, features
 from . import gradient_pool
-from .take_written_values import take_values
 
 _VERSION = operator.attrgetter("_version")
 
@@ -213,3 +212,107 @@ def _is_plain(master):
     is_plain = kind in (torch.Tensor, torch.nn.Parameter) or fake_tensors.is_fake_type(kind)
     is_plain = is_plain and master.layout is torch.strided
     return is_plain and features.counts_storage_uses() and master.is_contiguous()
+
+
+class Snapshot:
+    """An optimizer's params, their gradients and their state before its params are replaced by masters."""
+
+    def __init__(self, optimizer):
+        self.groups = [list(group["params"]) for group in optimizer.param_groups]
+        self.grads = [(param, param.grad) for params in self.groups for param in params]
+        # Besides the state of params there may be entries of the whole optimizer, such as a count of its steps.
+        entries = optimizer.state.items()
+        self.state = [(key, dict(entry) if isinstance(entry, dict) else entry) for key, entry in entries]
+
+    def restore(self, optimizer):
+        """Restore the optimizer's params, gradients and state."""
+        for group, params in zip(optimizer.param_groups, self.groups):
+            group["params"][:] = params
+        for param, grad in self.grads:
+            param.grad = grad
+        optimizer.state.clear()
+        for key, entry in self.state:
+            optimizer.state[key] = entry
+
+
+def make_master(param, originals, dtype):
+    """Return a master of a half param, with its gradient and Python attributes, and its original values if known."""
+    value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
+    # No ``Parameter``, whose ``.grad`` may be replaced by a slower property (``grad_of_half_params``).
+    master = value.to(dtype).detach().requires_grad_(True)
+    vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
+    if grad is not None:
+        master.grad = grad.to(dtype)
+        set_stored_gradient(param, None)
+    return master
+
+
+def recast(state, shape, dtype):
+    """Cast the floating tensors of a param's state that have the param's shape, but not its count of steps."""
+    for name, value in (state or {}).items():
+        if name == "step" or not isinstance(value, torch.Tensor):
+            continue
+        if value.is_floating_point() and value.shape == shape:
+            state[name] = value.to(dtype)
+
+
+def kept_where_equal(master, value):
+    """Return, elementwise, the master where it rounds to ``value``, elsewhere ``value`` in the master's dtype."""
+    value_dtype, value = value.dtype, value.to(master.dtype)  # exact, and old torch compares no halves on a CPU
+    return torch.where(master.to(value_dtype).to(master.dtype) == value, master, value)
+
+
+def take_values(models, masters, wholly=False):
+    """Copy the values of half params to their masters (pairwise).
+
+    Elements that round to the half param's value are kept, except if ``wholly``. Does not synchronize with a device.
+    """
+    with torch.no_grad():
+        if wholly:
+            tensor_lists.copy_([master.detach() for master in masters], [model.detach() for model in models])
+            return
+        for halves, wides in _batches(models, masters):
+            if len(halves) == 1:
+                wides[0].copy_(kept_where_equal(wides[0], halves[0]))
+                continue
+            tensor_lists.copy_(wides, _pieces_of(kept_where_equal(_flat(wides), _flat(halves)), wides))
+
+
+def _flat(tensors):
+    """Return the elements of tensors of one device and dtype in one vector. ``torch.cat`` could be cast by autocast."""
+    vector = tensors[0].new_empty(sum([tensor.numel() for tensor in tensors]))
+    tensor_lists.copy_(_pieces_of(vector, tensors), tensors)
+    return vector
+
+
+def _pieces_of(vector, tensors):
+    """Return views of parts of a vector, one after another, in the shapes of ``tensors``."""
+    pieces = vector.split([tensor.numel() for tensor in tensors])
+    return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors)]
+
+
+def _batches(models, masters):
+    """Yield lists of half and of wide tensors, pairwise, that share a device and a dtype, of a bounded size."""
+    elements_left, key = 0, None
+    halves, wides = [], []
+    for model, master in zip(models, masters):
+        moved = model.detach().to(master.device)  # a model may have been moved, masters are not
+        for half, wide in zip(_pieces(moved), _pieces(master.detach())):
+            is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= elements_left
+            if not (is_alike and features.has_foreach_copy()):
+                if halves:
+                    yield halves, wides
+                halves, wides, elements_left = [], [], tensor_lists.CHUNK
+                key = (half.dtype, wide.dtype, wide.device)
+            halves.append(half)
+            wides.append(wide)
+            elements_left -= wide.numel()
+    if halves:
+        yield halves, wides
+
+
+def _pieces(tensor):
+    """Split a tensor along its first dimension into pieces of a bounded size."""
+    if tensor.numel() <= tensor_lists.CHUNK:
+        return [tensor]
+    return tensor.split(max(tensor_lists.CHUNK * tensor.shape[0] // tensor.numel(), 1))

@@ -1,7 +1,7 @@
 """``OptimizerMasters``: the float32 masters of one optimizer.
 
 It makes them, puts them into ``param_groups``, gives them gradients, and rounds them into the half params, in the
-chunks of ``half_and_master_chunks`` and ``param_remainders.stored_chunk``.
+chunks of ``half_and_master_chunks`` and ``stored_chunk``.
 """
 
 import operator
@@ -14,9 +14,8 @@ from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import zero_redundancy_optimizer
-from .create_masters import Snapshot, make_master, recast
-from .half_and_master_chunks import chunks_of
-from .param_remainders.stored_chunk import RemainderChunk, remainder_chunks_of
+from .half_and_master_chunks import Snapshot, chunks_of, make_master, recast
+from .stored_chunk import RemainderChunk, remainder_chunks_of
 
 
 class Pair(NamedTuple):
@@ -38,7 +37,7 @@ class OptimizerMasters:
     def __init__(self, optimizer, configuration, session_masters):
         policy = configuration.policy
         self.dtype = policy.dtypes.high
-        self.are_stored = configuration.stores_remainders  # between steps, by ``param_remainders``
+        self.are_stored = configuration.stores_remainders  # between steps, by ``stored_master``
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer

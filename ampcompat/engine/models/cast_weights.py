@@ -1,18 +1,20 @@
-"""The cast of models' weights to half, with those of kept layers in float32, and its undoing.
+"""The cast of models' weights to half, and its undoing; which layers stay float32, and which models are refused.
 
 A param stays the same object, so ties and references survive; only its data changes. ``ModelCast.originals`` holds the
 float32 data until ``initialize`` has returned.
 """
 
+import fnmatch
 import weakref
 
 import torch
 
-from ...errors import AmpError
+from ...errors import AmpError, AmpTypeError
 from ...support import tensor_lists
 from ...support.tensor_lists import data_of, set_data, set_stored_gradient, stored_gradient
+from ...support.torch_compat import features
 from ..casting import emulated_half_arithmetic
-from .wide_buffers import WIDE_BUFFERS, WideBuffers
+from .state_dict import WIDE_BUFFERS, WideBuffers
 
 
 class ModelCast:
@@ -134,3 +136,102 @@ def half_dtypes(models):
     """Return the dtypes of models' params that are narrower than float32, in their order, as a list."""
     params = [param for model in models for param in model.parameters()]
     return list(dict.fromkeys(each.dtype for each in params if tensor_lists.is_narrower(each, torch.float32)))
+
+
+def is_batch_norm(module):
+    """Return whether ``keep_batchnorm_fp32`` applies to a module.
+
+    It does to batch norms, also those without affine params, and to instance norms that track running statistics.
+    """
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) or _is_instance_norm_with_statistics(module)
+
+
+def _is_instance_norm_with_statistics(module):
+    return isinstance(module, torch.nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
+
+
+def batch_norms(model):
+    """Return the modules of a model that ``keep_batchnorm_fp32`` applies to."""
+    return [module for module in model.modules() if is_batch_norm(module)]
+
+
+def needs_wide_input(norm, low, high):
+    """Return whether a batch norm with params or statistics in ``high`` rejects input in ``low`` on its device.
+
+    So does an instance norm without weights, whose statistics torch 2.13 rounds to the dtype of its input.
+    """
+    if _is_instance_norm_with_statistics(norm) and not norm.affine:
+        return True
+    owned = list(norm.parameters()) + list(norm.buffers())
+    return bool(owned) and not features.has_mixed_batch_norm(str(owned[0].device), low, high)
+
+
+def matching(model, wanted):
+    """Return the outermost modules of ``model`` that the entries of ``keep_fp32`` name.
+
+    Args:
+        wanted: a list of module types, modules, ``fnmatch`` patterns for dotted names, predicates ``f(name, module)``.
+
+    Raises:
+        AmpTypeError: an entry is not one of these.
+        AmpError: an entry matches nothing, which usually is a misspelling.
+    """
+    found = {}
+    for entry in wanted:
+        matches = _predicate(entry)
+        hits = {name: module for name, module in model.named_modules() if matches(name, module)}
+        if not hits:
+            raise AmpError(f"keep_fp32: {entry!r} matches no module of the model.")
+        found.update(hits)
+    inner = {id(child) for module in found.values() for child in module.modules() if child is not module}
+    return [module for module in found.values() if id(module) not in inner]
+
+
+def _predicate(entry):
+    if isinstance(entry, torch.nn.Module):
+        return lambda name, module: module is entry
+    if isinstance(entry, type) and issubclass(entry, torch.nn.Module):
+        return lambda name, module: isinstance(module, entry)
+    if isinstance(entry, str):
+        return lambda name, module: fnmatch.fnmatchcase(name, entry)
+    if callable(entry) and not isinstance(entry, type):
+        return entry
+    raise AmpTypeError(
+        f"keep_fp32 takes module types, modules, name patterns and predicates f(name, module), not {entry!r}."
+    )
+
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+_LAZY = ("UninitializedParameter", "UninitializedBuffer")  # their names, since torch 1.8 has no ``is_lazy``
+
+
+def check_model(model, allow_half):
+    """Raise unless ``model`` is a plain float32 module.
+
+    Raises:
+        AmpError: it is wrapped for data parallelism already, has half params or buffers, or lazy ones.
+    """
+    names = [base.__name__ for base in type(model).__mro__]
+    if "FullyShardedDataParallel" in names:
+        raise AmpError(
+            "The model is wrapped in FullyShardedDataParallel (FSDP1). Use torch.distributed.fsdp.fully_shard instead: "
+            "amp.initialize takes the model that it has sharded, at every opt level."
+        )
+    for wrapper in _WRAPPERS:
+        if wrapper in names:
+            raise AmpError(
+                f"The model is wrapped in {wrapper} already. Pass the plain model to amp.initialize and wrap what it "
+                "returns."
+            )
+    if allow_half:
+        return
+    for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
+        for name, tensor in named:
+            if type(tensor).__name__ in _LAZY:
+                raise AmpError(f"{kind} {name} has no shape yet: run one batch through the model first.")
+            if tensor_lists.is_narrower(tensor, torch.float32):
+                raise AmpError(
+                    f"Found {kind} {name} with dtype {tensor.dtype}, expected float32: you don't need to call .half() "
+                    "(or .bfloat16()) on a model before amp.initialize, whatever the opt_level. For a model that is "
+                    "loaded in half, give allow_half_model=True."
+                )

@@ -13,7 +13,7 @@ import torch
 from ...support import tensor_lists
 from ...support.torch_compat.thread_context import world_size
 from ..casting import emulated_half_arithmetic
-from ..loss_scaling import overflow_all_reduce
+from ..loss_scaling import overflow_check
 
 #: Where a wrapper's unreduced gradients of earlier passes are: there are none, in ``.grad`` of the params, in masters.
 NONE, IN_PLACE, IN_MASTERS = range(3)
@@ -105,7 +105,7 @@ class DDPWrappers:
         is_on_cpu = all(param.device.type == "cpu" for param in module.parameters())
         if self._low is None or not is_on_cpu:
             return
-        emulates = overflow_all_reduce.compared(int(emulated_half_arithmetic.is_wanted(self._low)), group)
+        emulates = overflow_check.compared(int(emulated_half_arithmetic.is_wanted(self._low)), group)
         if len(set(emulates)) > 1 and not self._has_warned:
             self._has_warned = True
             warnings.warn(emulated_half_arithmetic.difference(self._low, emulates), stacklevel=3)
@@ -184,9 +184,9 @@ def _average(params, group):
         has = [param.grad is not None for param in alike]
         parts = [(param.grad if there else torch.zeros_like(param)).reshape(-1) for param, there in zip(alike, has)]
         flat = torch.cat(parts + [torch.tensor(has, dtype=parts[0].dtype, device=parts[0].device)])
-        torch.distributed.all_reduce(flat, **overflow_all_reduce.group_option(group))
+        torch.distributed.all_reduce(flat, **overflow_check.group_option(group))
         marks = has if all(has) else flat[-len(alike) :].tolist()
-        flat.div_(torch.distributed.get_world_size(**overflow_all_reduce.group_option(group)))
+        flat.div_(torch.distributed.get_world_size(**overflow_check.group_option(group)))
         start = 0
         for param, mark in zip(alike, marks):
             mean = flat[start : start + param.numel()].view(param.shape)

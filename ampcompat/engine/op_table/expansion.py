@@ -1,12 +1,14 @@
-"""Expansion of the op table's rows to functions, methods and in-place forms, and the merge with the user's edits.
+"""Expansion of the op table's rows to functions, methods and in-place forms, and the user's edits of ``amp.lists``.
 
 A row names more than one function: ``torch.exp`` stands for ``Tensor.exp`` and ``Tensor.exp_`` too. A backend skips
 names that its torch does not have. Owners are dotted names, so this module does not import torch.
 """
 
 import functools
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
+from ...support.torch_compat import torch_names
 from .autocast_rows import ROWS_OF_AUTOCAST
 from .function_dtypes import (
     BANNED,
@@ -197,3 +199,26 @@ def merge(table, lists=None, registrations=()):
         for owner, name, rule in registrations
     ]
     return tuple(merged.values()) + tuple(registered)
+
+
+class OverrideLists:
+    """The op table as the three modules of lists that Apex has, for users to edit, each with ``MODULE`` and its lists.
+
+    The table itself does not change. A session compares the lists with it to find the edits.
+    """
+
+    def __init__(self):
+        for name in _LISTS:
+            vars(self)[name] = SimpleNamespace()
+        self.restore()
+
+    def restore(self):
+        """Undo the user's edits. The three module objects stay the same."""
+        for name, lists in default_lists().items():
+            module = vars(vars(self)[name])
+            module.clear()
+            module.update(lists, MODULE=torch_names.find(_LISTS[name]))
+
+    def as_data(self):
+        """Return the lists as they are now, in the shape of ``default_lists()``."""
+        return {name: vars(lists) for name, lists in vars(self).items()}

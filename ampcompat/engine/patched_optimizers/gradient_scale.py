@@ -20,7 +20,7 @@ float32 masters until ``zero_grad``, and ``.grad`` of the half param shows them 
     zero_grad                   Unscaled             Unscaled                    Unscaled
 
 A scale of 1 is none: gradients that are Scaled by it are true ones. Where masters are stored between steps
-(``param_remainders``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
+(``stored_master``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
 """
 
 import operator
@@ -35,8 +35,7 @@ from ...support.script_frames import script_line
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import thread_context
 from ..loss_scaling.loss_scaler import is_one, is_same
-from .shown_gradients import ShownGradients
-from .written_gradients import are_cleared, are_replaced, mark_of
+from .shown_gradients import ShownGradients, are_cleared, are_replaced, mark_of
 
 _VERSION = operator.attrgetter("_version")
 

@@ -13,8 +13,7 @@ Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``
 import copy
 from contextlib import contextmanager
 
-from ..loss_scaling.overflow_all_reduce import groups_of
-from ..loss_scaling.overflow_check import StepSkips
+from ..loss_scaling.overflow_check import StepSkips, groups_of
 from ..master_weights.optimizer_masters import OptimizerMasters
 from .amp_stash import STASH
 from .gradient_scale import HeldGradients
@@ -133,3 +132,12 @@ class OptimizerRecord:
         record.masters.continue_from(self.masters)
         record.gradients.continue_from(self.gradients)
         return record
+
+
+def prepared_params(optimizer):
+    """Yield the params in ``param_groups``, with the gradients that a step would use."""
+    record = record_of(optimizer)
+    if record is not None:
+        record.gradients.prepare_clipping()
+    for group in optimizer.param_groups:
+        yield from group["params"]

@@ -1,6 +1,6 @@
 """The methods of an optimizer that ``amp.initialize`` replaces, and ``attach``, which replaces them.
 
-``step`` and ``zero_grad`` have files of their own. Here are ``add_param_group``, ``load_state_dict``, deep copies,
+``step`` has a file of its own. Here are ``zero_grad``, ``add_param_group``, ``load_state_dict``, deep copies,
 pickles, and Apex's names for the parts of an iteration.
 """
 
@@ -19,7 +19,6 @@ from . import apex_checkpoints, chunked_step, own_methods
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
 from .step_or_skip import amp_step
-from .zero_grad import amp_zero_grad, default_of_set_to_none
 
 
 class ReplacedMethods:
@@ -175,6 +174,25 @@ def _master_params_to_model_params(self):
     self._amp_stash.record.masters.finish_step()
 
 
+def amp_zero_grad(self, *args, **kwargs):
+    """Replaces ``optimizer.zero_grad``: clear the gradients of the model's half params and of their masters."""
+    record = self._amp_stash.record
+    zero_grad, default = record.methods["zero_grad"], record.methods.sets_to_none
+    if default is not None:
+        stated = kwargs["set_to_none"] if "set_to_none" in kwargs else args[0] if args else default
+    else:  # torch before 1.7, and wrappers: no such argument, so it is implemented here
+        stated = kwargs.pop("set_to_none", args[0] if args else False)
+        args = ()
+    record.follow_groups()
+    record.gradients.clear(stated)  # first: half gradients that it leaves would be widened to be cleared
+    result = zero_grad(*args, **kwargs)
+    record.gradients.follow()
+    if default is None and stated:
+        for param in [param for group in self.param_groups for param in group["params"]]:
+            param.grad = None
+    return result
+
+
 _REPLACEMENTS = {
     "step": amp_step,
     "zero_grad": amp_zero_grad,
@@ -188,3 +206,12 @@ _REPLACEMENTS = {
     "_post_amp_backward": _post_amp_backward,
     "_master_params_to_model_params": _master_params_to_model_params,
 }
+
+
+def default_of_set_to_none(zero_grad):
+    """Return what an optimizer's ``zero_grad`` does by default, or None if it takes no such argument."""
+    try:
+        parameter = inspect.signature(zero_grad).parameters.get("set_to_none")
+    except (TypeError, ValueError):
+        return None
+    return None if parameter is None else bool(parameter.default)

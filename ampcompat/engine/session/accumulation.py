@@ -16,7 +16,6 @@ from typing import Iterator, Optional, Sequence, Union
 import torch
 
 from ...errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
-from ...support.iterations_per_step import group_bounds
 from . import process_state
 from .argument_checks import check_loss, checked_count, is_optimizer
 from .scale_loss import WHERE_EQUAL
@@ -197,3 +196,14 @@ class Accumulation:
                 "gradients that no_sync kept. Pass total, the number of iterations, and call backward in each group's "
                 "last one."
             )
+
+
+def group_bounds(iteration, steps, total=None):
+    """Return ``(first, end)``: iterations ``first`` to ``end - 1`` share an optimizer step with ``iteration``.
+
+    Groups begin at multiples of ``steps``, whether or not a run was resumed, so that schedules stay the same. ``total``
+    ends the last group.
+    """
+    first = iteration - iteration % steps
+    end = first + steps
+    return first, end if total is None else min(end, total)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 from ...errors import AmpError, AmpValueError
-from ...support import foreach_writes
+from ...support import unversioned_writes
 from ...support.patching import run_all
 from ..casting.torch_compile import is_tracing
 from ..master_weights import pickled_optimizers, zero_redundancy_optimizer
-from ..models import averaged_model, cast_weights, forward_conversion, fsdp, keep_fp32, model_checks, state_dict
+from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
 from ..patched_optimizers import chunked_step, replaced_methods
 from ..patched_optimizers.amp_stash import STASH
 from ..patched_optimizers.optimizer_record import OptimizerRecord, record_of
@@ -94,7 +94,7 @@ def _check_models(models, session, policy, allow_half):
             )
     for model in models:
         fsdp.check(model, policy)
-        model_checks.check_model(model, allow_half)
+        cast_weights.check_model(model, allow_half)
         if policy.casts_model and any(isinstance(module, _SCRIPTED) for module in model.modules()):
             raise AmpError(
                 "A model has a module compiled by torch.jit.script, whose state_dict cannot be made float32 at "
@@ -144,7 +144,7 @@ class Preparation:
     def apply(self, plan, request, configuration):
         """Open the casts, cast the models' weights, mark their ``forward``, and prepare the optimizers."""
         session, policy = self._session, request.policy
-        foreach_writes.count(_tensors_of(plan), self._patches)
+        unversioned_writes.count(_tensors_of(plan), self._patches)
         if policy.patch_torch_functions:
             session.process_casts.open(policy.dtypes, plan.models + plan.optimizers)
         self._cast = cast_weights.ModelCast(policy.weights_dtype, policy.dtypes.high, self._patches)
@@ -168,7 +168,7 @@ class Preparation:
         policy, masters = request.policy, self._session.masters
         low, high = policy.cast_model_type, policy.dtypes.high
         modules = state_dict.new_modules(model, masters) if policy.casts_model else list(model.modules())
-        kept = keep_fp32.matching(model, request.keep_fp32)
+        kept = cast_weights.matching(model, request.keep_fp32)
         if policy.weights_dtype is not None:
             kept += self._cast_weights(policy, model, modules, kept)
         elif request.allow_half_model:
@@ -181,14 +181,14 @@ class Preparation:
     def _cast_weights(self, policy, model, modules, kept):
         """Cast the weights of modules; return the batch norms that stay float32 and do not take half inputs."""
         inner = [child for module in kept for child in module.modules()]
-        norms = keep_fp32.batch_norms(model) if policy.keep_batchnorm_fp32 else []
+        norms = cast_weights.batch_norms(model) if policy.keep_batchnorm_fp32 else []
         norms = [norm for norm in norms if norm not in inner]
         self._cast.cast(modules, inner + norms)
         low, high = policy.cast_model_type, policy.dtypes.high
         if policy.casts_model:
             fsdp.gather_in(policy, model, inner + norms, self._patches)
             state_dict.hook(modules, high, self._session.masters, self._patches)
-        return [norm for norm in norms if keep_fp32.needs_wide_input(norm, low, high)]
+        return [norm for norm in norms if cast_weights.needs_wide_input(norm, low, high)]
 
     def _mark(self, module, input_dtype, output_dtype, context, mode=None):
         token = self._session.forward_token

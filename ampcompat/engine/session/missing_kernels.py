@@ -8,8 +8,8 @@ import torch
 
 from ...errors import AmpError
 from ...support import terminal
-from ...support.dtype_names import dtype_name
 from ...support.torch_compat import cpu, features
+from ...support.torch_compat.torch_names import dtype_name
 
 IS_BOOKKEEPING = False  # modules are called from here
 

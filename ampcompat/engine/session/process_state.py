@@ -41,7 +41,7 @@ def __getattr__(name):
     """Make ``lists``, the editable op lists, on first access: they import torch, the command line does not."""
     if name != "lists":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ..op_table.apex_lists import OverrideLists
+    from ..op_table.expansion import OverrideLists
 
     return globals().setdefault("lists", OverrideLists())
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from . import dotted_names, features
+from . import features, torch_names
 
 #: Outcomes that many rows share.
 LOOP = "a loop over the tensors does the same, more slowly"
@@ -289,13 +289,13 @@ def _zero_redundancy():
     """Return an object with the names in the constructor: making such an optimizer would take a process group."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
-        kind = dotted_names.find("torch.distributed.optim.ZeroRedundancyOptimizer")
+        kind = torch_names.find("torch.distributed.optim.ZeroRedundancyOptimizer")
     names = kind.__init__.__code__.co_names + kind._verify_and_init_params.__code__.co_names + tuple(vars(kind))
     return types.SimpleNamespace(**dict.fromkeys(names))
 
 
 def _sharding_state():
-    state = dotted_names.find("torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState")()
+    state = torch_names.find("torch.distributed.fsdp._fully_shard._fsdp_state.FSDPState")()
     state.init((torch.nn.Module(),), torch.device("cpu"), torch.distributed.fsdp.MixedPrecisionPolicy(), True)
     return state
 
@@ -326,7 +326,7 @@ def _has(row):
     if row.owner.startswith("torch._dynamo") and row.owner not in sys.modules:
         return True  # its import takes seconds and changes torch
     try:
-        owner = _SAMPLES[row.owner]() if row.owner in _SAMPLES else dotted_names.find(row.owner)
+        owner = _SAMPLES[row.owner]() if row.owner in _SAMPLES else torch_names.find(row.owner)
         return hasattr(owner, row.name)
     except (AttributeError, ImportError, RuntimeError, TypeError, ValueError):
         return False

@@ -9,7 +9,7 @@ from typing import List, NamedTuple, Optional
 import torch
 
 from ...abtest.report import number_format
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 
 #: Weights follow their float32 twin if ``ParamUpdates.kept`` is at least this.
 FOLLOWS = 0.5

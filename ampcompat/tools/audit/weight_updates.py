@@ -11,8 +11,8 @@ by the time that the twin's is a unit away. So these elements are counted: none 
 
 import torch
 
-from ...support.dtype_names import dtype_name
 from ...support.tensor_lists import as_real
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.optimizer_twin import OptimizerTwin
 from ...trace.values import NamedScalars
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple, Sequence
 
 import torch
 
-from ...support.dtype_names import dtype_name
 from ...support.torch_compat.thread_context import world_size
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
 

@@ -9,9 +9,9 @@ from typing import NamedTuple, Tuple
 
 import torch
 
-from ...support.dtype_names import dtype_name
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import is_capturing_cuda_graph
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.values import Transfer, low_dtype
 from .skip_facts import ModelPart
 

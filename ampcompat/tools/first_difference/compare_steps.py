@@ -8,7 +8,7 @@ import math
 import torch
 
 from ...engine.op_table import expansion
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 from . import descriptions
 from .alignment import aligned, upstream, without_common
 from .descriptions import described, shapes_of

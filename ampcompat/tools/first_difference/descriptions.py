@@ -1,6 +1,6 @@
 """Descriptions of operations and their problems, in words and for JSON."""
 
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 
 #: The messages about an operation.
 OTHER_KERNEL = "computes something different from the baseline, even in float32: its kernel or its arguments differ"

@@ -7,7 +7,7 @@ import torch
 
 from ...engine.op_table import expansion
 from ...engine.op_table.function_facts import having
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 from . import descriptions, repeated_ops
 from .repeated_ops import is_half, widened
 from .rounding import in_units, is_finite

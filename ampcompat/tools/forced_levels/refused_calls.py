@@ -17,10 +17,10 @@ import torch
 
 from ...engine.casting.numbers_in_range import LARGEST, clamped, replaced
 from ...engine.op_table import expansion
-from ...support.dtype_names import dtype_name
 from ...support.nested import map_arguments
 from ...support.patching import PatchStack
 from ...support.script_frames import script_line
+from ...support.torch_compat.torch_names import dtype_name
 
 _HALF = (torch.float16, torch.bfloat16)
 _FLOATING = _HALF + (torch.float32, torch.float64)

@@ -1,13 +1,65 @@
 """Backward passes of the script, treated as within ``amp.scale_loss`` for the optimizers that they reach."""
 
 import functools
+from typing import Any, NamedTuple
 
 import torch
 
 from ...engine.loss_scaling.loss_scaler import is_one, is_same
 from ...support import tensor_lists
 from ...support.torch_compat import thread_context
-from . import reached_by_backward, refusals
+from . import refusals
+
+#: Keys in ``metadata`` of the graph's node: the scale by which the script's own ``GradScaler`` multiplied a loss, and
+#: the loss before that.
+SCALE, LOSS = "ampcompat_scale", "ampcompat_loss"
+
+#: The node of ``torch.utils.checkpoint`` with reentrant autograd, whose recomputation is not in the graph.
+_REENTRANT = "CheckpointFunctionBackward"
+
+
+class Reached(NamedTuple):
+    """What a backward pass from given tensors reaches.
+
+    ``leaves`` are the tensors that get a gradient, by id. ``scale`` is that of the script's own ``GradScaler`` if it
+    has multiplied one of the losses, otherwise None. ``has_hidden``: whether other leaves may be reached too.
+    """
+
+    leaves: dict
+    scale: Any
+    has_hidden: bool
+
+
+def reached_from(tensors):
+    """Return the ``Reached`` of the backward pass from a list of tensors."""
+    leaves = {id(each): each for each in tensors if each.grad_fn is None and each.requires_grad}
+    waiting = [each.grad_fn for each in tensors if each.grad_fn is not None]
+    seen, scale, has_hidden = set(waiting), None, False
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            leaves[id(leaf)] = leaf
+        if scale is None:
+            scale = node.metadata.get(SCALE)
+        has_hidden = has_hidden or type(node).__name__ == _REENTRANT
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return Reached(leaves, scale, has_hidden)
+
+
+def mark_scaled(scaled, loss, scale):
+    """Note that ``scaled`` is ``loss`` multiplied by ``scale``: a float, or a tensor of shape ()."""
+    if scaled.grad_fn is not None:
+        scaled.grad_fn.metadata.update({SCALE: scale, LOSS: loss})
+
+
+def unscaled(tensor, scale):
+    """Return the loss that the script computed, before its ``GradScaler`` multiplied it by ``scale``."""
+    loss = None if tensor.grad_fn is None else tensor.grad_fn.metadata.get(LOSS)
+    return tensor.detach() / scale if loss is None else loss
 
 
 class BackwardPasses:
@@ -32,7 +84,7 @@ class BackwardPasses:
         self._run(functools.partial(backward, **kwargs), listed, args, inputs)
 
     def _run(self, backward, tensors, args, inputs):
-        reached = reached_by_backward.reached(tensors)
+        reached = reached_from(tensors)
         leaves = reached.leaves if inputs is None else _by_id(inputs)
         waiting = self._forced.owner_that_waits(leaves)
         while waiting is not None:
@@ -45,7 +97,7 @@ class BackwardPasses:
             return
         optimizers = [record.optimizer for record in _with_usable_gradients(records)]
         # Observers of the pass get the loss that the script computed.
-        loss = tensors[0] if reached.scale is None else reached_by_backward.unscaled(tensors[0], reached.scale)
+        loss = tensors[0] if reached.scale is None else unscaled(tensors[0], reached.scale)
         block = self._forced.session.scale_loss(loss, optimizers, untrained_leaves=self._untrained(leaves))
         with block as scaled:
             scale = getattr(block, "scale", 1.0)

@@ -1,7 +1,7 @@
 """The script's own ``GradScaler`` under a forced level: one loss scale, and one decision to skip a step.
 
 ``scale`` multiplies by the scale of the level, which ``get_scale`` returns; it changes only in ``update``, as scripts
-expect. Backward passes detect that a loss was multiplied (``reached_by_backward.SCALE``), and unscale. ``step`` is the
+expect. Backward passes detect that a loss was multiplied (``script_backward.SCALE``), and unscale. ``step`` is the
 optimizer's own, which is skipped after an overflow.
 """
 
@@ -12,8 +12,7 @@ import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...engine.patched_optimizers.step_or_skip import amp_step
-from .reached_by_backward import mark_scaled
-from .script_backward import times
+from .script_backward import mark_scaled, times
 
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
 

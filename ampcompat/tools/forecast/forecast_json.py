@@ -3,7 +3,7 @@
 import math
 
 from ...errors import AmpError
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 from .prediction import make_level, predict
 
 #: The largest finite number of each half dtype.

@@ -11,7 +11,7 @@ import torch
 
 from ...abtest.judging import curves
 from ...apex.multi_tensor.foreach_ops import norms
-from ...engine.models.keep_fp32 import is_batch_norm
+from ...engine.models.cast_weights import is_batch_norm
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.observer import Observer

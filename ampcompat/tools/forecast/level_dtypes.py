@@ -10,8 +10,8 @@ import torch
 
 from ...engine.op_table import expansion
 from ...engine.op_table.function_facts import having
-from ...support.dtype_names import dtype_name
 from ...support.nested import BYTES
+from ...support.torch_compat.torch_names import dtype_name
 
 _NORMS, _DTYPE_METHODS, _FOLLOWS_FIRST = having("is_norm"), having("changes_dtype"), having("follows_first")
 

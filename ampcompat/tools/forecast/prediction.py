@@ -8,7 +8,7 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
-from ...support.dtype_names import dtype_name
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.places import OpPlace
 from .level_dtypes import LevelDtypes, table
 from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin

@@ -11,8 +11,8 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting import emulated_half_arithmetic
-from ...engine.master_weights.param_remainders.chunk_sizes import chunks_of_sizes
-from ...engine.models import keep_fp32 as kept_layers
+from ...engine.master_weights.stored_chunk import chunks_of_sizes
+from ...engine.models import cast_weights as kept_layers
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.tensor_lists import is_shard
 from . import memory_table

@@ -1,18 +1,26 @@
-"""The self-test: its checks in order, and its report as text and as JSON."""
+"""The self-test: its checks in order, the environment, and its report as text and as JSON."""
 
 import collections
 import contextlib
 import json
+import os
+import platform
 import textwrap
 import time
+import warnings
+from collections import OrderedDict
 
+import torch
+
+from ... import __version__
+from ...engine.casting import emulated_half_arithmetic
 from ...engine.session import process_state
 from ...errors import AmpError
-from .environment import check_version, environment
-from .host_reads import check_host_reads
-from .op_table_checks import check_casts
+from ...support.torch_compat import features
+from ...support.torch_compat.torch_names import dtype_name
+from .conformance import check_casts
 from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
-from .training import REPORT, check_overflow, check_parity, check_resume, first_line
+from .training import REPORT, check_host_reads, check_overflow, check_parity, check_resume, first_line
 
 #: (name, device and quick -> rows)
 CHECKS = (
@@ -102,3 +110,52 @@ def _summary(counts, seconds):
 def to_json(report):
     """Return a report as JSON text."""
     return json.dumps(report, indent=1, default=str) + "\n"
+
+
+def environment(device):
+    """Return the facts that a report needs, by name.
+
+    Args:
+        device: "cpu", "cuda", "cuda:1", …
+    """
+    facts = OrderedDict(
+        [
+            ("ampcompat", __version__),
+            ("torch", features.version()),
+            ("python", platform.python_version()),
+            ("system", platform.platform()),
+            ("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads"),
+            ("device", device),
+        ]
+    )
+    if device.startswith("cuda"):
+        facts.update(_cuda(device))
+    if device == "cpu":
+        for low in (torch.float16, torch.bfloat16):
+            facts[f"{dtype_name(low)} on this CPU"] = emulated_half_arithmetic.describe(low)
+    for name in sorted(os.environ):
+        if name.startswith("AMPCOMPAT_"):
+            facts[name] = os.environ[name]
+    return facts
+
+
+def _cuda(device):
+    properties = torch.cuda.get_device_properties(device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch >= 2.9 recommends other names
+        libraries = (getattr(torch.backends.cuda, "matmul", None), torch.backends.cudnn)  # torch 1.6 lacks the first
+        flags = [getattr(each, "allow_tf32", False) for each in libraries]
+    return [
+        ("GPU", f"{properties.name}, {properties.total_memory / 1e9:.0f} GB"),
+        ("compute capability", f"{properties.major}.{properties.minor}"),
+        ("CUDA", str(torch.version.cuda or getattr(torch.version, "hip", None))),
+        ("cuDNN", str(torch.backends.cudnn.version())),
+        ("TF32 in products, convolutions", ", ".join("on" if flag else "off" for flag in flags)),
+    ]
+
+
+def check_version():
+    """Yield a row: whether the test suite covers this torch. An untested one is not a failure."""
+    untested = features.untested()
+    tested = f"torch {features.version()} is tested"
+    yield CheckResult("environment", "torch", MEASURED if untested else OK, untested or tested)

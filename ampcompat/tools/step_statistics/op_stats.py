@@ -6,13 +6,13 @@ import os
 import weakref
 from typing import NamedTuple, Optional
 
-from ...engine.models import forward_conversion, keep_fp32
+from ...engine.models import cast_weights, forward_conversion
 from ...errors import AmpError
 from ...support import files
-from ...support.dtype_names import dtype_name
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ...support.torch_compat import features
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.places import ModuleStack
 from . import op_reasons
 from .function_names import WrittenNames, readable
@@ -177,7 +177,7 @@ def _kept_layers(model, policy):
         return kept
     for name, module in model.named_modules():
         mark = vars(module).get(forward_conversion.MARK)
-        is_norm = policy.keep_batchnorm_fp32 and keep_fp32.is_batch_norm(module)
+        is_norm = policy.keep_batchnorm_fp32 and cast_weights.is_batch_norm(module)
         if mark is not None and mark.input_dtype is policy.dtypes.high and not is_norm:
             kept.append(name)
     return kept

@@ -10,8 +10,8 @@ import weakref
 import torch
 
 from ...engine.patched_optimizers.optimizer_record import record_of
-from ...support.dtype_names import dtype_name
 from ...support.observer import Observer
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.values import SUMMARY, Transfer, low_dtype, summary
 from ..diagnostics.activation_hooks import ActivationHooks
 

@@ -1,7 +1,7 @@
 """Apex's ``amp``: the names of ``ampcompat.amp``, with the submodules that users of Apex import.
 
 ``from apex import amp`` and ``from ampcompat import amp`` share functions and state. ``amp._amp_state`` is both a
-module and the state object (see ``ampcompat.engine.amp_names.state_view``).
+module and the state object (see ``ampcompat.engine.amp_names``).
 """
 
 from ampcompat.amp import (

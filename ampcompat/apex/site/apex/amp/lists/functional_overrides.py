@@ -1,7 +1,7 @@
-"""The lists of one namespace, live (see ``ampcompat.engine.amp_names.state_view``): edit them before ``initialize``."""
+"""The lists of one namespace, live (see ``ampcompat.engine.amp_names``): edit them before ``initialize``."""
 
 import sys
 
-from ampcompat.engine.amp_names.state_view import OpListModule
+from ampcompat.engine.amp_names import OpListModule
 
 sys.modules[__name__].__class__ = OpListModule

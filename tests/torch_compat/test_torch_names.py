@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from ampcompat.support.torch_compat import dotted_names
+from ampcompat.support.torch_compat import torch_names
 
 
 @pytest.fixture
@@ -22,17 +22,17 @@ def package(tmp_path, monkeypatch):
 
 
 def test_names_of_torch():
-    assert dotted_names.find("torch.nn.functional") is torch.nn.functional
-    assert dotted_names.find("torch.nn.parallel.parallel_apply") is sys.modules["torch.nn.parallel.parallel_apply"]
-    assert dotted_names.find("torch.Tensor") is torch.Tensor
-    assert dotted_names.find("torch.Tensor.add_") is torch.Tensor.add_
-    assert dotted_names.find("torch.no.such.name") is dotted_names.find("torch.Tensor.no_such_name") is None
+    assert torch_names.find("torch.nn.functional") is torch.nn.functional
+    assert torch_names.find("torch.nn.parallel.parallel_apply") is sys.modules["torch.nn.parallel.parallel_apply"]
+    assert torch_names.find("torch.Tensor") is torch.Tensor
+    assert torch_names.find("torch.Tensor.add_") is torch.Tensor.add_
+    assert torch_names.find("torch.no.such.name") is torch_names.find("torch.Tensor.no_such_name") is None
 
 
 def test_a_submodule_is_imported_unless_its_name_is_that_of_a_function(package):
     """As in torch 1.7, where ``torch.fft(x, 1)`` would fail after an import of ``torch.fft``."""
-    assert dotted_names.find("spam.eggs.Egg").__name__ == "Egg"
+    assert torch_names.find("spam.eggs.Egg").__name__ == "Egg"
     del sys.modules["spam"].eggs  # as long as its import has not returned
-    assert dotted_names.find("spam.eggs.Egg").__name__ == "Egg"
-    assert callable(dotted_names.find("spam.fft"))
+    assert torch_names.find("spam.eggs.Egg").__name__ == "Egg"
+    assert callable(torch_names.find("spam.fft"))
     assert callable(sys.modules["spam"].fft) and "spam.fft" not in sys.modules

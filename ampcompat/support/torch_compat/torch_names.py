@@ -1,4 +1,4 @@
-"""Find a module, class or function of torch by its dotted name."""
+"""Modules, classes and functions of torch by their dotted names, and the names of dtypes in messages and files."""
 
 import importlib
 import sys
@@ -23,3 +23,8 @@ def find(dotted):
         else:
             found = getattr(found, name)
     return found
+
+
+def dtype_name(dtype):
+    """Return the name of a dtype without "torch."."""
+    return str(dtype).replace("torch.", "")

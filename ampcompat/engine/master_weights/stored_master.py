@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ....errors import AmpError
-from ....support import tensor_lists
-from ....support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
-from ....support.torch_compat import features
-from ....support.torch_compat.thread_context import without_gradients
+from ...errors import AmpError
+from ...support import tensor_lists
+from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
+from ...support.torch_compat import features
+from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
 
 #: The first torch that reinterprets tensors as numbers of another size, and passes reads of attributes to subclasses.

@@ -4,14 +4,13 @@ import weakref
 
 import torch
 
-from ....support import tensor_lists
-from ....support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
-from ....support.torch_compat import fake_tensors
-from ....support.torch_compat.thread_context import without_gradients
-from ..gradient_pool import ALIGNMENT
-from ..half_and_master_chunks import MasterChunk
+from ...support import tensor_lists
+from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ...support.torch_compat import fake_tensors
+from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
-from .chunk_sizes import chunks_of_sizes
+from .gradient_pool import ALIGNMENT
+from .half_and_master_chunks import MasterChunk
 from .stored_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
 
 
@@ -234,3 +233,27 @@ def _is_dense(tensor):
                 return False
             size *= extent
     return True
+
+
+#: Masters that have values at the same time: at most this share of the optimizer's, within these numbers of elements.
+SHARE = 64
+
+
+FEWEST, MOST = 1 << 17, 1 << 24
+
+
+def chunks_of_sizes(sizes):
+    """Return which masters have their values at the same time, as lists of indices: small ones first.
+
+    Args:
+        sizes: their numbers of elements.
+    """
+    limit = min(max(sum(sizes) // SHARE, FEWEST), MOST)
+    chunks, held = [], 0
+    for index in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if not chunks or held + sizes[index] > limit:
+            chunks.append([])
+            held = 0
+        chunks[-1].append(index)
+        held += sizes[index]
+    return chunks

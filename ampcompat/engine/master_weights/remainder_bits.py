@@ -15,7 +15,7 @@ Tensors are 1-D, dense and alike in size. They are treated in pieces, so that te
 
 import torch
 
-from ....support.torch_compat import fake_tensors
+from ...support.torch_compat import fake_tensors
 
 #: Elements whose int32 temporaries exist at the same time: on a CPU they fit into its cache.
 PIECE = 1 << 16
