@@ -1,6 +1,7 @@
 """The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
 import importlib
+import json
 import os
 import pathlib
 import re
@@ -16,38 +17,32 @@ import pytest
 from ampcompat.support.torch_compat import features
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / ".ci" / "run"
 
 needs_bash = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
 
-#: An interpreter whose virtual environments contain a pip and a nox that take no time. What nox does in a session is in
-#: the file SESSION, with $leg, $rest (the arguments of pytest) and, while it installs, $installing.
-PYTHON = """#!/bin/sh
-[ "$1" = -m ] || exit 0
-mkdir -p "$3/bin"
-printf '#!/bin/sh\\n' >"$3/bin/pip"
-cat >"$3/bin/nox" <<'END'
-#!/bin/sh
-case "$*" in
-    *--list)
-        sed -nE 's/^([0-9.]+) .*/- torch-\\1 -> tests/p' .ci/torch_versions.txt
-        echo "- newest -> tests"
-        echo "* main [ci] -> tests"
-        exit ;;
-esac
+#: What stands for nox. What it does in a session is in a file, with $leg, $rest (the arguments of pytest) and, while it
+#: installs, $installing.
+NOX = """#!/bin/sh
+case "$*" in *--json) cat "FOLDER/listed"; exit ;; esac
 while [ $# -gt 0 ]; do
     case $1 in -s) leg=$2 ;; --install-only) installing=yes ;; --envdir) mkdir -p "$2" ;; --) shift; rest=$* ;; esac
     shift
 done
 echo "nox > Running session $leg"
-. "SESSION"
-END
-chmod +x "$3/bin/pip" "$3/bin/nox"
+. "FOLDER/session"
+"""
+
+#: An interpreter whose virtual environments have that nox.
+PYTHON = """#!/bin/sh
+[ "$1" = -m ] || exit 0
+mkdir -p "$3/bin"
+ln -s "EXECUTABLE" "$3/bin/python"
+ln -s "FOLDER/nox" "$3/bin/nox"
+ln -s /bin/true "$3/bin/pip"
 """
 TESTS = "[ $installing ] || { echo 'torch 1 / python 3'; echo '== 1 passed in 1s =='; }"
+FAILING = "[ $installing ] || { echo torch 1 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
 COMMIT = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
-GIT = f"#!/bin/sh\necho {COMMIT}\n"
-DF = "#!/bin/sh\necho head\necho /dev/x 99999999 0 {} 1% /\n"
 
 
 def rows(*path):
@@ -68,36 +63,50 @@ def minor(release):
     return release.rpartition(".")[0]
 
 
-@pytest.fixture(scope="module")
-def every_torch():
-    """Return .ci/every_torch.py as a module."""
+def load(name):
+    """Return .ci/NAME.py as a module."""
     sys.path.insert(0, str(ROOT / ".ci"))
     try:
-        return importlib.import_module("every_torch")
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(ROOT / ".ci"))
 
 
-def start_legs(folder, session, *legs, **commands):
-    """Start legs with shell scripts in the places of Python and some commands; ``session`` is what nox does."""
+@pytest.fixture(scope="module")
+def every_torch():
+    return load("every_torch")
+
+
+@pytest.fixture
+def run_legs(tmp_path, monkeypatch, capsys):
+    """Return a function that runs legs whose sessions are a shell script; it returns (exit code, printed lines)."""
+    legs = load("legs")
+    monkeypatch.setattr(legs, "PAUSES", (0.1, 0.1, None))
+    monkeypatch.setattr(legs, "nox", lambda *arguments: ["sh", str(tmp_path / "nox"), *arguments])
+
+    def run(session, *names, free_gb=99):
+        prepare_nox(tmp_path, session)
+        monkeypatch.setattr(legs.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=free_gb * 2**30))
+        (tmp_path / "root").mkdir()
+        try:
+            code = legs.main(str(tmp_path / "root"), *names)
+        except SystemExit as error:
+            code = error.code
+        assert not (tmp_path / "root").exists()
+        printed = capsys.readouterr()
+        return code, (printed.out + printed.err).splitlines()
+
+    return run
+
+
+def prepare_nox(folder, session):
+    """Write what stands for nox into a folder: it lists the releases, main and newest."""
+    names = ["main", "newest"] + ["torch-" + row[0] for row in VERSIONS]
+    listed = [{"session": name, "tags": ["ci"] if name in ("main", "torch-1.5.1") else []} for name in names]
+    (folder / "listed").write_text(json.dumps(listed))
     (folder / "session").write_text(session)
-    commands = dict({"df": DF.format(99999999), "sleep": "#!/bin/sh\nexec /bin/sleep 0.1\n", "git": GIT}, **commands)
-    for name in [f"python3.{number}" for number in range(7, 14)]:
-        commands[name] = PYTHON.replace("SESSION", str(folder / "session"))
-    for name, text in commands.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    env = dict(os.environ, PATH="{}:{}".format(folder, os.environ["PATH"]), TMPDIR=str(folder))
-    command = ["bash", str(SCRIPT)] + list(legs)
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
-
-
-def run_legs(folder, session, *legs, **commands):
-    """Run legs; return (exit code, the lines that are printed)."""
-    process = start_legs(folder, session, *legs, **commands)
-    printed = process.communicate(timeout=300)[0]
-    assert [path.name for path in folder.iterdir() if path.is_dir()] == [], printed
-    return process.returncode, printed.splitlines()
+    (folder / "nox").write_text(NOX.replace("FOLDER", str(folder)))
+    (folder / "nox").chmod(0o755)
 
 
 def test_the_versions_of_torch_are_the_same_everywhere():
@@ -240,120 +249,6 @@ def test_the_workflow_runs_every_leg_of_ci():
     assert sorted(named) == sorted(legs) and len(legs) > 8
 
 
-@needs_bash
-def test_a_leg_that_passes_is_one_line_and_the_reasons_for_skips(tmp_path):
-    session = TESTS.replace("echo '==", "echo 'SKIPPED [2] tests/a.py:3: no GPU'; echo '==")
-    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
-    assert (
-        code == 0 and lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and lines.count("     2  no GPU") == 2
-    )
-    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
-
-
-@needs_bash
-def test_all_that_the_main_leg_prints_is_shown_and_its_summary_is_the_last_line(tmp_path):
-    code, lines = run_legs(tmp_path, "echo something; " + TESTS)
-    assert code == 0 and "something" in lines
-    assert lines[-1] == "failed: none; NOT RUN: none; main: 1 passed in 1s"
-
-
-@needs_bash
-@pytest.mark.parametrize("leg", ["main", "torch-1.5.1"])
-def test_failing_tests_fail_the_run(tmp_path, leg):
-    session = "[ $installing ] || { echo torch 1 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
-    code, lines = run_legs(tmp_path, session, leg)
-    assert code == 1 and "FAILED test_a" in lines and f"leg {leg} FAILED: 1 failed in 1s" in lines
-    assert lines[-1].startswith(f"failed: {leg}; NOT RUN: none; main: ")
-
-
-@needs_bash
-def test_the_legs_after_one_with_a_thousand_failures_are_run(tmp_path):
-    failures = "echo '= FAILURES ='; seq -f 'assertion %099.f' 9999; echo '= short test summary info ='"
-    session = f"[ $installing ] || {{ echo torch 1 / python 3; [ $leg = torch-1.12.1 ] || {{ {failures}; exit 1; }}; }}"
-    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
-    assert code == 1 and 500 < len([line for line in lines if line.startswith("assertion")]) < 700
-    assert "== leg torch-1.12.1" in lines and lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
-
-
-@needs_bash
-def test_an_installation_that_breaks_fails_the_run(tmp_path):
-    code, lines = run_legs(tmp_path, "echo SyntaxError in setup.py; exit 1", "torch-1.5.1")
-    assert code == 1 and "SyntaxError in setup.py" in lines and lines.count("SyntaxError in setup.py") == 1
-    assert lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
-
-
-@needs_bash
-@pytest.mark.parametrize("before", [(), ("main",)])
-def test_a_leg_without_enough_disk_is_said_not_to_be_run(tmp_path, before):
-    code, lines = run_legs(tmp_path, TESTS, *before, "torch-" + NEWEST, df=DF.format(15000000))
-    assert any("leg torch-2.15.0 was NOT RUN: it needs 15 GB of free disk, and" in line for line in lines)
-    assert code == 0 and lines[-1].startswith("failed: none; NOT RUN: torch-2.15.0;")
-
-
-@needs_bash
-def test_a_leg_without_an_interpreter_is_said_not_to_be_run(tmp_path):
-    session = "echo 'nox > Session torch-1.5.1 skipped: Python interpreter 3.8 not found.'"
-    code, lines = run_legs(tmp_path, session, "torch-1.5.1")
-    assert any("leg torch-1.5.1 was NOT RUN: Python interpreter 3.8 not found." in line for line in lines) and code == 0
-
-
-@needs_bash
-@pytest.mark.parametrize(
-    "reason", ["The user requested (constraint) torch<=2.13.0", "Retrying (Retry(total=4)", "No space left on device"]
-)
-def test_a_leg_whose_packages_cannot_be_fetched_is_said_not_to_be_run(tmp_path, reason):
-    session = f"echo attempt >>{tmp_path}/attempts; echo '{reason}'; exit 1"
-    code, lines = run_legs(tmp_path, session, "torch-" + NEWEST)
-    assert "******** leg torch-2.15.0 was NOT RUN: its packages cannot be fetched ********" in lines
-    assert reason in lines and code == 0
-    assert (tmp_path / "attempts").read_text().split() == ["attempt"] * 3
-
-
-@needs_bash
-def test_the_main_leg_cannot_be_left_out(tmp_path):
-    code, lines = run_legs(tmp_path, "echo Connection broken; exit 1", "main")
-    assert code == 1 and lines[-1].startswith("failed: main; NOT RUN: main;")
-
-
-@needs_bash
-def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(tmp_path):
-    log = tmp_path / "installed"
-    session = f"""
-        if [ $installing ]; then echo $leg >>{log}; exit; fi
-        until [ "$(wc -l <{log})" = 2 ]; do sleep 0.1; done; {TESTS}
-    """
-    code, lines = run_legs(tmp_path, session, "torch-1.5.1", "torch-1.12.1")
-    assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
-
-
-@needs_bash
-def test_the_leg_after_main_is_installed_beside_main_and_no_leg_while_the_tests_of_main_run(tmp_path):
-    log = tmp_path / "log"
-    session = f"""
-        if [ $installing ]; then
-            echo begin $leg >>{log}
-            until [ "$(grep -c begin {log})" -ge 2 ]; do sleep 0.1; done
-            echo end $leg >>{log}; exit
-        fi
-        [ $leg = main ] && sleep 1 && echo tests >>{log}; {TESTS}
-    """
-    code, lines = run_legs(tmp_path, session, "main", "torch-1.5.1", "torch-1.12.1")
-    assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 3 and code == 0
-    done = log.read_text().splitlines()
-    assert set(done[:2]) == {"begin main", "begin torch-1.5.1"} and set(done[2:4]) == {"end main", "end torch-1.5.1"}
-    assert done[4:] == ["tests", "begin torch-1.12.1", "end torch-1.12.1"]
-
-
-@needs_bash
-def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends_on_torch(tmp_path):
-    session = f'[ $installing ] || echo "$leg $rest" >>{tmp_path}/log; {TESTS}'
-    legs = ["main"] + ["torch-" + release for release in (OLDEST, "1.5.1", OTHERS[0], NEWEST, *BY_HAND[:1])]
-    code, lines = run_legs(tmp_path, session, *legs)
-    given = dict(line.split(" ", 1) for line in (tmp_path / "log").read_text().splitlines())
-    assert code == 0 and [leg for leg in legs if given[leg] == "--torch-dependent"] == [legs[2], legs[3]]
-    assert {given[leg] for leg in legs} == {"--torch-dependent", ""}
-
-
 @pytest.mark.parametrize("told", [False, True])
 def test_the_files_that_hardly_depend_on_torch_are_ignored_if_pytest_is_told_so(request, told):
     conftest = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
@@ -365,48 +260,147 @@ def test_the_files_that_hardly_depend_on_torch_are_ignored_if_pytest_is_told_so(
 
 
 @needs_bash
-def test_the_hash_of_the_commit_chooses_one_more_release(tmp_path):
-    code, lines = run_legs(tmp_path, TESTS)
+def test_a_leg_that_passes_is_one_line_and_the_reasons_for_skips(run_legs):
+    session = TESTS.replace("echo '==", "echo 'SKIPPED [2] tests/a.py:3: no GPU'; echo '==")
+    code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
+    assert code == 0 and lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2
+    assert lines.count("     2  no GPU") == 2 and lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
+
+
+@needs_bash
+def test_all_that_the_main_leg_prints_is_shown_and_its_summary_is_the_last_line(run_legs):
+    code, lines = run_legs("echo something; " + TESTS, "main")
+    assert code == 0 and "something" in lines
+    assert lines[-1] == "failed: none; NOT RUN: none; main: 1 passed in 1s"
+
+
+@needs_bash
+@pytest.mark.parametrize("leg", ["main", "torch-1.5.1"])
+def test_failing_tests_fail_the_run(run_legs, leg):
+    code, lines = run_legs(FAILING, leg)
+    assert code == 1 and "FAILED test_a" in lines and f"leg {leg} FAILED: 1 failed in 1s" in lines
+    assert lines[-1].startswith(f"failed: {leg}; NOT RUN: none; main: ")
+
+
+@needs_bash
+def test_the_legs_after_one_with_a_thousand_failures_are_run(run_legs):
+    failures = "echo '= FAILURES ='; seq -f 'assertion %099.f' 9999; echo '= short test summary info ='"
+    session = f"[ $installing ] || {{ echo torch 1 / python 3; [ $leg = torch-1.12.1 ] || {{ {failures}; exit 1; }}; }}"
+    code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
+    assert code == 1 and 500 < len([line for line in lines if line.startswith("assertion")]) < 700
+    assert "== leg torch-1.12.1" in lines and lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
+
+
+@needs_bash
+def test_an_installation_that_breaks_fails_the_run(run_legs):
+    code, lines = run_legs("echo SyntaxError in setup.py; exit 1", "torch-1.5.1")
+    assert code == 1 and lines.count("SyntaxError in setup.py") == 1
+    assert lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
+
+
+CANNOT_FETCH = "its packages cannot be fetched"
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "session, free_gb, reason",
+    [
+        (TESTS, 14, "it needs 15 GB of free disk, and "),
+        ("echo 'nox > Session X skipped: Python 3.8 not found. (took 1 s)'", 99, "Python 3.8 not found. ********"),
+        ("echo 'The user requested (constraint) torch<=2.13.0'; exit 1", 99, CANNOT_FETCH),
+        ("echo 'Retrying (Retry(total=4)'; exit 1", 99, CANNOT_FETCH),
+        ("echo 'No space left on device'; exit 1", 99, CANNOT_FETCH),
+    ],
+)
+def test_a_leg_that_cannot_be_installed_here_is_said_not_to_be_run(run_legs, tmp_path, session, free_gb, reason):
+    attempts = tmp_path / "attempts"
+    code, lines = run_legs(f"echo attempt >>{attempts}; {session}", "torch-" + NEWEST, free_gb=free_gb)
+    assert any(f"leg torch-{NEWEST} was NOT RUN: {reason}" in line for line in lines)
+    assert code == 0 and lines[-1].startswith(f"failed: none; NOT RUN: torch-{NEWEST};")
+    if reason == CANNOT_FETCH:
+        assert attempts.read_text().split() == ["attempt"] * 3 and session.split("'")[1] in lines
+
+
+@needs_bash
+def test_the_main_leg_cannot_be_left_out(run_legs):
+    code, lines = run_legs("echo Connection broken; exit 1", "main")
+    assert code == 1 and lines[-1].startswith("failed: main; NOT RUN: main;")
+
+
+@needs_bash
+def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(run_legs, tmp_path):
+    log = tmp_path / "installed"
+    session = f"""
+        if [ $installing ]; then echo $leg >>{log}; exit; fi
+        until [ "$(wc -l <{log})" = 2 ]; do sleep 0.1; done; {TESTS}
+    """
+    code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
+    assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
+
+
+@needs_bash
+def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends_on_torch(run_legs, tmp_path):
+    legs = ["main"] + ["torch-" + release for release in (OLDEST, "1.5.1", OTHERS[0], NEWEST, *BY_HAND[:1])]
+    code, lines = run_legs(f'[ $installing ] || echo "$leg $rest" >>{tmp_path}/log; {TESTS}', *legs)
+    given = dict(line.split(" ", 1) for line in (tmp_path / "log").read_text().splitlines())
+    assert code == 0 and [leg for leg in legs if given[leg] == "--torch-dependent"] == [legs[2], legs[3]]
+    assert {given[leg] for leg in legs} == {"--torch-dependent", ""}
+
+
+@needs_bash
+def test_the_hash_of_the_commit_chooses_one_more_release(run_legs, monkeypatch):
+    legs = load("legs")
+    output = legs.output
+    monkeypatch.setattr(legs, "output", lambda *command: COMMIT if command[0] == "git" else output(*command))
+    code, lines = run_legs(TESTS)
     leg = "torch-" + OTHERS[int(COMMIT[:7], 16) % len(OTHERS)]
-    assert code == 0 and [line for line in lines if line.startswith("== leg ")] == ["== leg main", "== leg " + leg]
+    begun = [line for line in lines if line.startswith("== leg ")]
+    assert code == 0 and begun == ["== leg main", "== leg torch-1.5.1", "== leg " + leg]
     assert f"leg drawn by commit {COMMIT[:10]}: {leg} (.ci/run {leg} runs it again)" in lines
 
 
 @needs_bash
-def test_a_failure_with_the_newest_torch_warns(tmp_path):
-    session = "[ $installing ] || { echo torch 9 / python 3; echo FAILED test_a; echo == 1 failed in 1s ==; exit 1; }"
-    code, lines = run_legs(tmp_path, session, "newest")
+def test_a_failure_with_the_newest_torch_warns(run_legs):
+    code, lines = run_legs(FAILING, "newest")
     assert code == 0 and "******** WARNING: leg newest FAILED: 1 failed in 1s ********" in lines
     assert "FAILED test_a" in lines and "******** WARNING: failed with the newest torch: newest ********" in lines
     assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
 
 
 @needs_bash
-def test_the_newest_torch_is_not_tested_twice(tmp_path):
-    session = (
-        f"echo 'nox > Session newest skipped: covered: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}'"
-    )
-    code, lines = run_legs(tmp_path, session, "newest")
-    assert code == 0 and f"leg newest: pip installs torch {NEWEST}, which is the leg torch-{NEWEST}" in lines
+def test_the_newest_torch_is_not_tested_twice(run_legs):
+    covered = f"pip installs torch {NEWEST}, which is the leg torch-{NEWEST}"
+    code, lines = run_legs(f"echo 'nox > Session newest skipped: covered: {covered}'", "newest")
+    assert code == 0 and f"leg newest: {covered}" in lines
     assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
 
 
 @needs_bash
-def test_an_interrupted_run_ends_the_installation_in_the_background(tmp_path):
-    pid = tmp_path / "pid"
-    session = f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec /bin/sleep 500"
-    process = start_legs(tmp_path, session, "torch-1.5.1")
-    wait_until(pid.exists)
-    process.terminate()
-    process.communicate(timeout=300)
-    wait_until(lambda: not is_running(int(pid.read_text())))
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+def test_an_unknown_leg_is_an_error_that_names_those_there_are(run_legs):
+    code, lines = run_legs(TESTS, "nowhere")
+    assert code == 2 and lines[-1].startswith("unknown leg: nowhere (there are: main ")
 
 
 @needs_bash
-def test_an_unknown_leg_is_an_error_that_names_those_there_are(tmp_path):
-    code, lines = run_legs(tmp_path, TESTS, "nowhere")
-    assert code == 2 and lines[-1].startswith("unknown leg: nowhere (there are: torch-1.3.1 ")
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_the_command_runs_legs_and_leaves_no_process_and_no_file_behind(tmp_path, is_interrupted):
+    pid = tmp_path / "pid"
+    prepare_nox(tmp_path, f"echo $$ >{pid}.new; mv {pid}.new {pid}; " + ("exec sleep 500" if is_interrupted else TESTS))
+    for number in range(7, 14):
+        python = tmp_path / f"python3.{number}"
+        python.write_text(PYTHON.replace("FOLDER", str(tmp_path)).replace("EXECUTABLE", sys.executable))
+        python.chmod(0o755)
+    env = dict(os.environ, PATH="{}:{}".format(tmp_path, os.environ["PATH"]), TMPDIR=str(tmp_path))
+    command = ["bash", str(ROOT / ".ci" / "run"), "torch-1.5.1"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        if is_interrupted:
+            wait_until(pid.exists)
+            process.terminate()
+        printed = process.communicate(timeout=300)[0].decode().splitlines()
+    assert process.returncode == (128 + signal.SIGTERM if is_interrupted else 0), printed
+    assert is_interrupted or printed[-1] == "failed: none; NOT RUN: none; main: not asked for"
+    wait_until(lambda: not is_running(int(pid.read_text())))
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
 def wait_until(condition):
