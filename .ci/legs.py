@@ -12,7 +12,6 @@ is said to be NOT RUN. The last line is pytest's own summary of the main leg.
 """
 
 import collections
-import json
 import pathlib
 import re
 import shutil
@@ -49,8 +48,8 @@ def output(*command):
 
 def chosen(names):
     """Return the legs that were asked for, or those of CI: main, releases of torch, the drawn one, and the others."""
-    known = {each["session"]: each["tags"] for each in json.loads(output(*nox("--list", "--json")))}
-    by_default = [name for name, tags in known.items() if "ci" in tags and name != "main"]
+    known = dict(re.findall(r"^[*-] (\S+)( \[ci\])? -> ", output(*nox("--list")), re.MULTILINE))
+    by_default = [name for name, tag in known.items() if tag and name != "main"]
     releases = [name for name in by_default if name.startswith("torch-")]
     names = names or ["main", *releases, "drawn", *(name for name in by_default if name not in releases)]
     if "drawn" in names:

@@ -1,7 +1,6 @@
 """The legs of .ci/run: their versions stand in one file, and a leg that cannot run is reported."""
 
 import importlib
-import json
 import os
 import pathlib
 import re
@@ -23,7 +22,7 @@ needs_bash = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bas
 #: What stands for nox. What it does in a session is in a file, with $leg, $rest (the arguments of pytest) and, while it
 #: installs, $installing.
 NOX = """#!/bin/sh
-case "$*" in *--json) cat "FOLDER/listed"; exit ;; esac
+case "$*" in *--list) cat "FOLDER/listed"; exit ;; esac
 while [ $# -gt 0 ]; do
     case $1 in -s) leg=$2 ;; --install-only) installing=yes ;; --envdir) mkdir -p "$2" ;; --) shift; rest=$* ;; esac
     shift
@@ -102,8 +101,8 @@ def run_legs(tmp_path, monkeypatch, capsys):
 def prepare_nox(folder, session):
     """Write what stands for nox into a folder: it lists the releases, main and newest."""
     names = ["main", "newest"] + ["torch-" + row[0] for row in VERSIONS]
-    listed = [{"session": name, "tags": ["ci"] if name in ("main", "torch-1.5.1") else []} for name in names]
-    (folder / "listed").write_text(json.dumps(listed))
+    listed = ["- {}{} -> tests".format(name, " [ci]" * (name in ("main", "torch-1.5.1"))) for name in names]
+    (folder / "listed").write_text("\n".join(listed))
     (folder / "session").write_text(session)
     (folder / "nox").write_text(NOX.replace("FOLDER", str(folder)))
     (folder / "nox").chmod(0o755)
