@@ -113,18 +113,18 @@ class Run:
         text = "\n".join(lines)
         versions = re.search("^torch .* / python .*", text, re.MULTILINE)
         summary = lines[-1].strip("= ") if versions else "good"
-        print("\n".join(line for line in lines if re.match(r"(leg|\*+ leg) python", line)))
         self.not_run += re.findall(r"^\*+ leg (python-[\d.]+) was NOT RUN", text, re.MULTILINE)
         if leg == "main":
             self.summary = summary
-        if code:
-            print("\n".join([] if leg == "main" else failures(lines)))
-            self.fail(leg, summary)
-        print(f"leg {versions.group() if versions else leg}: {summary}")
+        shown = [line for line in lines if re.match(r"(leg|\*+ leg) python", line)]
+        shown += failures(lines) if code and leg != "main" else []
+        shown.append(f"leg {versions.group() if versions else leg}: {summary}")
         skips = collections.Counter()
         for count, reason in re.findall(r"^SKIPPED \[(\d+)\] (?:\S+: )?(.*)$", text, re.MULTILINE):
             skips[reason] += int(count)
-        print("\n".join(f"{count:6}  {reason}" for reason, count in skips.most_common()))
+        print("\n".join(shown + [f"{count:6}  {reason}" for reason, count in skips.most_common()]))
+        if code:
+            self.fail(leg, summary)
 
     def fail(self, leg, reason):
         """Note that a leg has failed."""

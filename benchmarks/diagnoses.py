@@ -11,6 +11,7 @@ import sys
 
 import bench
 import torch
+from case_trainings import Body, Net
 
 import ampcompat
 from ampcompat import amp
@@ -25,30 +26,6 @@ FAULT, STEPS = 12, 18
 Cause = collections.namedtuple(
     "Cause", "expected body loss inputs prepare options", defaults=(None, None, None, None, {})
 )
-
-
-class Body(torch.nn.Module):
-    """A layer with a weight whose function is replaced when the fault begins."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(16))
-        self.fault = None
-
-    def forward(self, x):
-        x = x * self.weight
-        return x if self.fault is None else self.fault(x)
-
-
-class Net(torch.nn.Module):
-    """Three named layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed, self.body, self.head = torch.nn.Linear(8, 16), Body(), torch.nn.Linear(16, 4)
-
-    def forward(self, x):
-        return self.head(self.body(self.embed(x)))
 
 
 def zero(x):
@@ -148,7 +125,7 @@ def explanation(cause, level):
 
 def train(cause):
     """Train the network; the fault begins at step ``FAULT``."""
-    net = Net()
+    net = Net(Body(lambda x, step: x, 16), 8, 16, 4)
     is_adam = "adam" in cause.options
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3) if is_adam else torch.optim.SGD(net.parameters(), lr=1e-3)
     options = {"init_scale": cause.options.get("init_scale", 8.0)}
@@ -159,7 +136,7 @@ def train(cause):
         if is_faulty and cause.inputs:
             inputs = cause.inputs(inputs)
         if is_faulty and cause.body:
-            net.body.fault = cause.body
+            net.body.function = lambda x, step: cause.body(x)
         if step == FAULT and cause.prepare:
             cause.prepare(net)
         output = net(inputs)

@@ -18,50 +18,28 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 Step = collections.namedtuple("Step", "name targets command")
 
-BENCHMARK = "benchmarks/{}.py"
+# fmt: off
 STEPS = (
-    Step(
-        "tests",
-        "every test passes; those for two devices run where there are two",
-        "-m pytest -q -m cuda tests",
-    ),
-    Step(
-        "selftest",
-        "no row failed; host reads 0 with fused Adam",
-        "-m ampcompat selftest --device cuda --json {folder}/selftest.json",
-    ),
-    Step(
-        "bert",
-        "to autocast: O1 at most 1.01 (0.99 of its throughput), O2 at most 0.91 (1.10); O2's peak at most 0.85 of "
-        "autocast's; to float32 with TF32 off: O1 and O2 at most 0.40",
-        BENCHMARK.format("seed_networks")
-        + " --networks bert --ways float32 autocast O1 O2 O4 O5 --device cuda --batch 32 --length 128 --no-tf32",
-    ),
-    Step(
-        "unet and tabular",
-        "to autocast: O1 at most 1.01",
-        BENCHMARK.format("seed_networks") + " --networks tabular unet --device cuda --batch 16 --size 256 --no-tf32",
-    ),
-    Step("mlp", "ratio at O1 at most 1.10", BENCHMARK.format("o1_overhead") + " --networks mlp --device cuda"),
-    Step(
-        "transformer", "ratio at most 1.03", BENCHMARK.format("o1_overhead") + " --networks transformer --device cuda"
-    ),
-    Step(
-        "step",
-        "host reads of fused-adam 0; ratios at most 1.10",
-        BENCHMARK.format("step_overhead") + " --device cuda --rounds 60",
-    ),
-    Step(
-        "memory",
-        "fused Adam: 16 bytes per param at O0, O1, O4; 18 at O2, O5; 8 at O3",
-        BENCHMARK.format("memory") + " --device cuda --optimizers fused-adam",
-    ),
-    Step(
-        "memory savers",
-        "AMP O1 below 0.78 of the base's memory, in less time",
-        BENCHMARK.format("memory_savers") + " --device cuda",
-    ),
+    Step("tests", "every test passes; those for two devices run where there are two", "-m pytest -q -m cuda tests"),
+    Step("selftest", "no row failed; host reads 0 with fused Adam",
+         "-m ampcompat selftest --device cuda --json {folder}/selftest.json"),
+    Step("bert",
+         "to autocast: O1 at most 1.01 (0.99 of its throughput), O2 at most 0.91 (1.10); O2's peak at most 0.85 of "
+         "autocast's; to float32 with TF32 off: O1 and O2 at most 0.40",
+         "benchmarks/seed_networks.py --networks bert --ways float32 autocast O1 O2 O4 O5 --device cuda --batch 32 "
+         "--length 128 --no-tf32"),
+    Step("unet and tabular", "to autocast: O1 at most 1.01",
+         "benchmarks/seed_networks.py --networks tabular unet --device cuda --batch 16 --size 256 --no-tf32"),
+    Step("mlp", "ratio at O1 at most 1.10", "benchmarks/o1_overhead.py --networks mlp --device cuda"),
+    Step("transformer", "ratio at most 1.03", "benchmarks/o1_overhead.py --networks transformer --device cuda"),
+    Step("step", "host reads of fused-adam 0; ratios at most 1.10",
+         "benchmarks/step_overhead.py --device cuda --rounds 60 --optimizers sgd fused-adam"),
+    Step("memory", "fused Adam: 16 bytes per param at O0, O1, O4; 18 at O2, O5; 8 at O3",
+         "benchmarks/memory.py --device cuda --optimizers fused-adam"),
+    Step("memory savers", "AMP O1 below 0.78 of the base's memory, in less time",
+         "benchmarks/memory_savers.py --device cuda"),
 )
+# fmt: on
 
 
 def run_step(step, folder):

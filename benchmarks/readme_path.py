@@ -10,11 +10,11 @@ they are.
 import argparse
 import os
 import re
+import subprocess
 import sys
 import tempfile
 
-from printed_commands import ROOT, printed, write_between
-
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 README, PAGE = os.path.join(ROOT, "README.md"), os.path.join(ROOT, "docs", "ab.md")
 BEGIN, END = "<!-- what benchmarks/readme_path.py prints -->\n", "<!-- end of what it prints -->\n"
 BEGIN_AB, END_AB = "<!-- what benchmarks/readme_path.py prints of ab -->\n", "<!-- end of what it prints of ab -->\n"
@@ -28,6 +28,29 @@ STEPS = (
     (f"migrate {SCRIPT} -o {NEW}", rf"wrote {NEW}"),
     (f"ab --against {NEW} {SCRIPT} --steps 100", rf"{NEW} (trains|does not train) like .*? %\."),
 )
+
+
+def printed(folder, command, has_stderr=False):
+    """Return what ``ampcompat COMMAND``, read by a shell, prints on a terminal of 80 columns.
+
+    Args:
+        folder: where it runs.
+        command: the name of a command, and its arguments.
+        has_stderr: whether stderr counts too; progress goes there.
+    """
+    whole = f"{sys.executable} -m ampcompat {command}"
+    stderr = subprocess.STDOUT if has_stderr else subprocess.DEVNULL
+    env = dict(os.environ, COLUMNS="80")
+    done = subprocess.run(whole, shell=True, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr)
+    return done.stdout.decode("utf-8")
+
+
+def write_between(path, begin, end, text):
+    """Replace what a page has between two marks."""
+    with open(path, encoding="utf-8") as file:
+        head, _, rest = file.read().partition(begin)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(head + begin + text + end + rest.partition(end)[2])
 
 
 def shown(text, pattern):

@@ -5,7 +5,7 @@ import pickle
 
 import torch
 import torch.distributed as dist
-from helpers import half_kernels
+from helpers import half_kernels, loops
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
@@ -243,9 +243,7 @@ def train(rank, level, overflow_at, seed, world_size):
         for step in range(STEPS):
             optimizer.zero_grad()
             loss = model(torch.cat([batch(0, step), batch(1, step)])[rank::world_size]).float().pow(2).mean()
-            with amp.scale_loss(loss * float("inf") if step == overflow_at else loss, optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(loss * float("inf") if step == overflow_at else loss, optimizer)
             skipped.append(amp.step_was_skipped(optimizer))
         masters = [master.detach().clone() for master in amp.master_params(optimizer)]
         return amp.state_dict()["loss_scaler0"]["loss_scale"], skipped, model.state_dict(), masters
@@ -267,8 +265,7 @@ def accumulate(rank, level, delays, world_size):
                     model.enable_allreduce() if part else model.disable_allreduce()
                 inputs = torch.cat([batch(0, 2 * step + part), batch(1, 2 * step + part)])[rank::world_size]
                 delay = delays and not part
-                with amp.scale_loss(model(inputs).float().pow(2).mean(), optimizer, delay_unscale=delay) as scaled:
-                    scaled.backward()
+                loops.backward(model(inputs).float().pow(2).mean(), optimizer, delay_unscale=delay)
             optimizer.step()
         return [master.detach().clone() for master in amp.master_params(optimizer)]
     finally:

@@ -4,6 +4,7 @@ import collections
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import each_setting, initialize, session_of
 
 from ampcompat import amp
@@ -50,8 +51,7 @@ def gradients(setting, devices, reduction, size=7):
             model, criterion = DataParallelModel(model, devices), DataParallelCriterion(criterion, devices)
         x, labels = make_batch(setting, size)
         loss = criterion(model(x), labels)
-        with amp.scale_loss(loss.sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(loss.sum(), optimizer)
         return loss.detach().double(), [param.grad.double() for param in amp.master_params(optimizer)]
 
 
@@ -158,8 +158,7 @@ def test_gpus_by_themselves_agree_with_one(level):
         x, labels = (each.cuda() for each in make_batch(size=8))
         outputs = model(x)
         assert [output.device.index for output in outputs] == devices
-        with amp.scale_loss(criterion(outputs, labels), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(criterion(outputs, labels), optimizer)
         results.append([param.grad.double() for param in amp.master_params(optimizer)])
     for part, whole in zip(*results):
         assert (part - whole).abs().max() <= 2 * TOLERANCE[level] * max(1e-2, whole.abs().max())

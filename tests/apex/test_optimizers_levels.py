@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from helpers import precision
+from helpers import loops, precision
 from optimizer_cases import PLAIN, Reference, made
 
 from ampcompat import amp
@@ -34,9 +34,7 @@ def train(model, optimizer, steps, first=0):
         optimizer.zero_grad()
         outputs = model(inputs).float()
         loss = ((outputs.squeeze(1) - inputs[:, 0] * 0.5) ** 2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         losses.append(loss.item())
     return losses
 
@@ -80,9 +78,7 @@ def test_an_overflow_skips_the_step(level, make, formula, options):
     model, optimizer = prepared(make, level)
     train(model, optimizer, 1)
     before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    with amp.scale_loss(model(torch.ones(2, 4)).float().sum() * float("inf"), optimizer) as scaled:
-        scaled.backward()
-    optimizer.step()
+    loops.step(model(torch.ones(2, 4)).float().sum() * float("inf"), optimizer)
     assert amp.step_was_skipped(optimizer)
     assert all(torch.equal(old, new.detach()) for old, new in zip(before, amp.master_params(optimizer)))
 
@@ -157,8 +153,7 @@ def test_groups_and_decay_follow_the_formula_at_every_level(level, make, formula
     for step in range(3):
         inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(step)).to(next(model.parameters()).device)
         optimizer.zero_grad()
-        with amp.scale_loss((model(inputs).float().squeeze(1) - inputs[:, 0]).pow(2).mean(), optimizer) as scaled:
-            scaled.backward()
+        loops.backward((model(inputs).float().squeeze(1) - inputs[:, 0]).pow(2).mean(), optimizer)
         reference.step(optimizer, *low)
         optimizer.step()
         for param, right in zip(amp.master_params(optimizer), reference.weights):

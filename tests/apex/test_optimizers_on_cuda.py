@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from optimizer_cases import CASES, IDS, Reference, fresh_params, made, set_gradients
 
 from ampcompat import amp
@@ -50,9 +51,7 @@ def test_no_iteration_under_amp_waits_for_the_device(make, formula, options, eac
 
     def step():
         optimizer.zero_grad()
-        with amp.scale_loss(model(x).float().pow(2).mean(), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(model(x).float().pow(2).mean(), optimizer)
 
     for _ in range(2):
         step()

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from helpers import loops
 from helpers.dispatched import Watch
 from helpers.precision import IS_STAND_IN, low_of
 
@@ -172,9 +173,7 @@ def train(level, wrap, steps=6):
     for _ in range(steps):
         optimizer.zero_grad()
         loss = (net(inputs).double() - inputs.double().sum(1, keepdim=True)).pow(2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         losses.append(loss.item())
     return losses
 
@@ -206,9 +205,7 @@ def test_it_may_also_wrap_what_initialize_returned(level):
     for factor in (1.0, float("inf")):
         before = [master.detach().clone() for master in masters]
         optimizer.zero_grad()
-        with amp.scale_loss(net(torch.ones(4, 3)).double().mean() * 0.25 * factor, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(net(torch.ones(4, 3)).double().mean() * 0.25 * factor, optimizer)
         changed = any(not torch.equal(old, master) for old, master in zip(before, masters))
         assert changed == (factor == 1.0)
     assert amp.step_was_skipped(optimizer)

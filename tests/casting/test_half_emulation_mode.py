@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers import loops
 from helpers.precision import HIGH, LOW, PAIR
 
 import ampcompat
@@ -81,8 +82,7 @@ class Net(torch.nn.Module):
 
 def trained(model, optimizer, batch):
     loss = model(batch).pow(2).mean()
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss, optimizer)
     return loss.detach(), [parameter.grad.clone() for parameter in amp.master_params(optimizer)]
 
 
@@ -198,8 +198,7 @@ class After(torch.nn.Module):
 def test_a_function_that_has_no_half_kernel_on_a_cpu_is_computed_wide(prepared, name, level):
     function = WITHOUT_KERNEL[name]
     model, optimizer = prepared(After(function), level)
-    with amp.scale_loss(model(torch.randn(16, 8)).sum(), optimizer) as scaled:
-        scaled.backward()
+    loops.backward(model(torch.randn(16, 8)).sum(), optimizer)
     assert model.result.dtype is LOW
     assert torch.equal(model.result, function(model.hidden.detach().to(HIGH)).to(LOW))
     assert all(param.grad is not None for param in amp.master_params(optimizer))

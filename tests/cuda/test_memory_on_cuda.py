@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -21,9 +22,7 @@ def make_training(level, layers=8, width=2048):
 
     def step():
         optimizer.zero_grad()
-        with amp.scale_loss(model(x).float().pow(2).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(x).float().pow(2).mean(), optimizer)
 
     return model, optimizer, step
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -28,9 +29,7 @@ def make_training(level, diagnosis, **options):
 
     def step(factor=1.0):
         optimizer.zero_grad()
-        with amp.scale_loss(model(x).float().pow(2).mean() * factor, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(x).float().pow(2).mean() * factor, optimizer)
 
     return model, step
 

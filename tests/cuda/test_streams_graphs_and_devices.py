@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -51,9 +52,7 @@ def make_training(level, **options):
 def step(model, optimizer, images, classes):
     optimizer.zero_grad(set_to_none=True)
     loss = F.cross_entropy(model(images).float(), classes)
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(loss, optimizer)
     return loss.detach()
 
 
@@ -210,9 +209,7 @@ def test_an_overflow_on_one_of_two_devices_skips_the_step_on_both(level):
     assert amp.step_was_skipped(optimizer)
     assert all(torch.equal(old, new) for old, new in zip(before, model.parameters()))
     optimizer.zero_grad()
-    with amp.scale_loss(model(torch.ones(4, 8)).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(model(torch.ones(4, 8)).sum(), optimizer)
     assert not amp.step_was_skipped(optimizer)
 
 

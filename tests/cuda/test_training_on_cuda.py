@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -30,9 +31,7 @@ def train(model, optimizer, steps):
     for _ in range(steps):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(images), labels)
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         losses.append(loss.detach())
     return [loss.item() for loss in losses]
 
@@ -58,9 +57,7 @@ def test_a_step_with_a_fused_optimizer_never_waits_for_the_device(each):
         for _ in range(5):
             optimizer.zero_grad(set_to_none=True)
             loss = torch.nn.functional.cross_entropy(model(images), labels)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -70,8 +67,7 @@ def test_a_model_over_the_cpu_and_the_gpu_unscales_on_both(each):
     first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1).cuda()
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
     amp.initialize([first, second], optimizer, opt_level=each, loss_scale=128.0, verbosity=0)
-    with amp.scale_loss(second(first(torch.ones(2, 4)).cuda()).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(second(first(torch.ones(2, 4)).cuda()).sum(), optimizer)
     grads = [param.grad for param in amp.master_params(optimizer)]
     assert {grad.device.type for grad in grads} == {"cpu", "cuda"}
     assert torch.equal(grads[-1].cpu(), torch.full((1,), 2.0))

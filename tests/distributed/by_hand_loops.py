@@ -2,6 +2,7 @@
 
 import torch
 from ddp_loops import batches, make_net
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -38,8 +39,7 @@ def broadcast_by_hand(rank, levels, way):
                 WAYS[way](param)
             for batch in batches():
                 optimizer.zero_grad()
-                with amp.scale_loss(net(batch[rank::2]).float().pow(2).mean(), optimizer) as scaled:
-                    scaled.backward()
+                loops.backward(net(batch[rank::2]).float().pow(2).mean(), optimizer)
                 for param in amp.master_params(optimizer):
                     torch.distributed.all_reduce(param.grad)
                     param.grad.div_(2)
@@ -58,9 +58,7 @@ def layer_replaced_after_a_step(rank, levels):
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         try:
             net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-            with amp.scale_loss(net(batches()[0]).float().pow(2).mean(), optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(net(batches()[0]).float().pow(2).mean(), optimizer)
             last = len(list(net[-1].parameters()))
             del optimizer.param_groups[0]["params"][-last:]
             kept = list(optimizer.param_groups[0]["params"])
@@ -68,9 +66,7 @@ def layer_replaced_after_a_step(rank, levels):
             net[-1] = torch.nn.Linear(net[-1].in_features, net[-1].out_features)
             optimizer.add_param_group({"params": net[-1].to(net[0].weight.dtype).parameters()})
             optimizer.zero_grad()
-            with amp.scale_loss(0.0 * net(batches()[0]).float().sum(), optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(0.0 * net(batches()[0]).float().sum(), optimizer)
             results[level] = before, [param.detach().clone() for param in kept]
         finally:
             ampcompat.reset()

@@ -1,6 +1,7 @@
 """What each rank of the distributed tests does; importable by spawned processes."""
 
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -29,9 +30,7 @@ def train(net, forward, level, inputs, overflow_at=None, **options):
         loss = model(batch).float().pow(2).mean()
         if step == overflow_at:
             loss = loss * float("inf")
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         skipped.append(amp.step_was_skipped(optimizer))
     return amp.state_dict()["loss_scaler0"]["loss_scale"], skipped, net.state_dict()
 

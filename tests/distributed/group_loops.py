@@ -1,6 +1,7 @@
 """Ranks that train different params, such as shards: no gradient is all-reduced. Importable by spawned processes."""
 
 import torch
+from helpers import loops
 from helpers.precision import HIGH
 
 import ampcompat
@@ -36,9 +37,7 @@ def own_params(rank, level, grouping, optimizer_options):
     try:
         for step in range(STEPS):
             optimizer.zero_grad()
-            with amp.scale_loss(_loss(rank, step, net), optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(_loss(rank, step, net), optimizer)
             history.append((amp.state_dict()["loss_scaler0"]["loss_scale"], amp.step_was_skipped(optimizer)))
         return history, net.state_dict()
     finally:

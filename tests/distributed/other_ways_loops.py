@@ -7,6 +7,7 @@ import inspect
 
 import torch
 from ddp_loops import batches, make_net
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -36,8 +37,7 @@ def train(net, optimizer, forward, inputs, level):
         loss = forward(batch).float().pow(2).mean()
         if step == 2 and rank == last and level in ("O1", "O2"):
             loss = loss * float("inf")
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
+        loops.backward(loss, optimizer)
         torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 10.0)
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import torch
+from helpers import loops
 from helpers.processes import ROOT
 from sharded_levels_loops import SCALE, Case, Net, loss_of, shard
 
@@ -39,9 +40,7 @@ def train(net, optimizer, steps, rank=0, ranks=1):
         generator = torch.Generator().manual_seed(step)
         batch = torch.randint(0, 11, (2, BATCH), generator=generator)[:, rank::ranks]
         optimizer.zero_grad()
-        with amp.scale_loss(loss_of(net, batch, 1.0 if step != 1 else 0.0), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss_of(net, batch, 1.0 if step != 1 else 0.0), optimizer)
 
 
 def state_of(net, optimizer):

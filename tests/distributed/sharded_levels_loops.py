@@ -7,6 +7,7 @@ import os
 from typing import NamedTuple
 
 import torch
+from helpers import loops
 from sharded_loops import averaging
 from torch.utils.checkpoint import checkpoint
 
@@ -135,8 +136,7 @@ def by_amp(net, case, parts, overflows, **options):
             losses.append(loss.detach())
             if overflows and step == OVERFLOW_AT:
                 loss = loss * float("inf")
-            with amp.scale_loss(loss, optimizer) as scaled:
-                scaled.backward()
+            loops.backward(loss, optimizer)
         torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))

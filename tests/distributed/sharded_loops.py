@@ -5,6 +5,7 @@ import io
 
 import torch
 from ddp_loops import batches, make_net
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -69,9 +70,7 @@ def train(net, make_optimizer, inputs, overflow_at=None, **options):
             seen.append(net(probe).float())
         optimizer.zero_grad()
         loss = net(batch).float().pow(2).mean() * (float("inf") if step == overflow_at else 1.0)
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         skips.append(amp.step_was_skipped(optimizer))
     return torch.stack(seen), skips, amp.state_dict()["loss_scaler0"]["loss_scale"]
 
@@ -115,7 +114,6 @@ def late_shards(rank):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         for _ in range(2):
-            with amp.scale_loss(net(batches()[0]).float().sum(), optimizer) as scaled:
-                scaled.backward()
+            loops.backward(net(batches()[0]).float().sum(), optimizer)
     ampcompat.reset()
     return printed.getvalue()

@@ -2,6 +2,7 @@
 
 import torch
 from ddp_loops import batches, make_net
+from helpers import loops
 from sharded_loops import half_inside, sgd, shard
 
 import ampcompat
@@ -27,8 +28,7 @@ def initialized(net, opt_level="O2", make_optimizer=sgd, **options):
 
 def backward(net, optimizer, batch, factor=1.0):
     """Run a backward pass on the square of the outputs."""
-    with amp.scale_loss(net(batch).float().pow(2).mean() * factor, optimizer) as scaled:
-        scaled.backward()
+    loops.backward(net(batch).float().pow(2).mean() * factor, optimizer)
 
 
 def with_norm():

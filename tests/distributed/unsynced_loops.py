@@ -1,6 +1,7 @@
 """Passes under no_sync, as each rank runs them; importable by spawned processes."""
 
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -60,8 +61,7 @@ def plain(model, optimizer, share, inject=None, forward_alone=False):
 
 
 def backward(loss, optimizer):
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss, optimizer)
 
 
 def accumulated(model, optimizer, share, inject=None):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import INPUT, Product, each_setting, initialize, session_of
 
 from ampcompat import amp
@@ -19,9 +20,7 @@ def begin(setting, loss_scale="dynamic"):
 def step(setting, model, optimizer, factor=2.0**-4):
     """Do one step; return whether it changed the weights."""
     before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    with amp.scale_loss(factor * model(INPUT.to(setting.high)).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(factor * model(INPUT.to(setting.high)).sum(), optimizer)
     optimizer.zero_grad()
     return not all(map(torch.equal, before, [param.detach() for param in amp.master_params(optimizer)]))
 

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import half_kernels, loops
 
 import ampcompat
 from ampcompat import amp
@@ -48,8 +48,7 @@ def batch(index):
 def backward(model, optimizer, index, factor=1.0):
     x, classes = batch(index)
     loss = torch.nn.functional.cross_entropy(model(x).float(), classes) * factor
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss, optimizer)
 
 
 def initialize(make_optimizer, stored, **options):
@@ -224,9 +223,7 @@ def test_sparse_gradients_train_alike():
             amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
             for index in range(3):
                 torch.manual_seed(index)
-                with amp.scale_loss(model(torch.randint(30, (4, 3))).float().sum(), optimizer) as scaled_loss:
-                    scaled_loss.backward()
-                optimizer.step()
+                loops.step(model(torch.randint(30, (4, 3))).float().sum(), optimizer)
                 optimizer.zero_grad()
             return result(model, optimizer)
 
@@ -449,9 +446,7 @@ def test_between_steps_adam_takes_twelve_bytes_per_param():
         amp.initialize(model, optimizer, opt_level="O5", verbosity=0, store_param_remainders=True)
 
         def step():
-            with amp.scale_loss(model(torch.ones(1, 256)).float().sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(1, 256)).float().sum(), optimizer)
             optimizer.zero_grad()
 
         report = ampcompat.memory_report(model, optimizer, step)

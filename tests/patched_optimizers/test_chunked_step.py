@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import fused_optimizers, half_kernels
+from helpers import fused_optimizers, half_kernels, loops
 
 import ampcompat
 from ampcompat import amp
@@ -38,8 +38,7 @@ def train(make_optimizer, steps=3, closure=False, **options):
         def evaluate():
             optimizer.zero_grad()
             loss = model(torch.ones(1, 3)).float().sum()
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             return loss
 
         for _ in range(steps):
@@ -122,8 +121,7 @@ def test_a_step_that_raises_gives_the_optimizer_its_groups_back():
         optimizer = kind(model.parameters(), lr=0.1)
         amp.initialize(model, optimizer, opt_level="O5", verbosity=0, store_param_remainders=True)
         optimizer.fails = []
-        with amp.scale_loss(model(torch.ones(1, 3)).float().sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(torch.ones(1, 3)).float().sum(), optimizer)
         before = model.state_dict()
         with pytest.raises(ValueError, match="in a step"):
             optimizer.step()
@@ -202,9 +200,7 @@ def test_a_group_is_added_while_a_param_of_another_is_frozen():
             if step == 1:
                 optimizer.add_param_group({"params": second.parameters()})
             optimizer.zero_grad()
-            with amp.scale_loss(model(torch.ones(2, 3)).pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(2, 3)).pow(2).mean(), optimizer)
         assert len(optimizer.param_groups) == 2 and not torch.equal(second.weight, before)
 
 

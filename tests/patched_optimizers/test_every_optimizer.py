@@ -9,7 +9,7 @@ import inspect
 
 import pytest
 import torch
-from helpers import precision
+from helpers import loops, precision
 
 from ampcompat import amp
 
@@ -95,9 +95,7 @@ def test_it_updates_the_weights_as_in_float64(level, name, make, options):
     model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=SCALE, verbosity=0)
     for gradient, right in zip(gradients(), expected):
         optimizer.zero_grad()
-        with amp.scale_loss(model(gradient), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(model(gradient), optimizer)
         (master,) = [param.detach() for param in amp.master_params(optimizer)]
         assert agree(master, right, level)
         assert torch.equal(model.weight.detach(), master.to(model.weight.dtype)) or level == "O3"
@@ -117,9 +115,7 @@ def test_sparse_adam_updates_the_touched_rows(each):
         right(ids).sum().backward()
         plain.step()
         optimizer.zero_grad()
-        with amp.scale_loss(embedding(ids).sum(), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(embedding(ids).sum(), optimizer)
     (master,) = amp.master_params(optimizer)
     assert (master.detach().double() - right.weight.detach()).abs().max() <= 32 * torch.finfo(precision.HIGH).eps
 
@@ -130,8 +126,6 @@ def test_an_overflow_in_a_sparse_gradient_skips_the_step(each):
     optimizer = torch.optim.SGD(embedding.parameters(), lr=0.1)
     embedding, optimizer = amp.initialize(embedding, optimizer, opt_level=each, verbosity=0)
     before = [param.detach().clone() for param in amp.master_params(optimizer)]
-    with amp.scale_loss(embedding(torch.tensor([1, 1])).sum() * float("inf"), optimizer) as scaled:
-        scaled.backward()
-    optimizer.step()
+    loops.step(embedding(torch.tensor([1, 1])).sum() * float("inf"), optimizer)
     assert amp.step_was_skipped(optimizer)
     assert all(torch.equal(old, new.detach()) for old, new in zip(before, amp.master_params(optimizer)))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import INPUT, Product, initialize, session_of, settings_at
 
 from ampcompat import amp
@@ -25,9 +26,7 @@ def begin(setting, rate=0.25):
 
 def step(setting, model, optimizer):
     loss = sum(each(INPUT.to(setting.high).to(each.a.dtype)).float().sum() for each in model)
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(loss, optimizer)
     optimizer.zero_grad()
 
 
@@ -65,8 +64,7 @@ def test_a_param_that_another_optimizer_has_stepped_on_keeps_its_master_value(se
         model, optimizer = begin(setting)
         step(setting, model, optimizer)
         other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1, dtype=setting.high))], lr=0.25)
-        with amp.scale_loss(other.param_groups[0]["params"][0].sum(), other) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(other.param_groups[0]["params"][0].sum(), other)
         other.add_param_group({"params": [model[1].b]})
         assert torch.equal(other.param_groups[1]["params"][0], optimizer.param_groups[1]["params"][-1])
 
@@ -80,8 +78,7 @@ def test_a_param_put_in_the_place_of_another_is_unscaled_and_checked(setting, sc
         initialize(setting, model, optimizer, loss_scale=scale)
         new = torch.nn.Parameter(torch.ones(2, dtype=setting.high))
         optimizer.param_groups[0]["params"][-1] = new
-        with amp.scale_loss((new * 3.0).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward((new * 3.0).sum(), optimizer)
         assert new.grad.tolist() == [3.0, 3.0]
         optimizer.step()
         assert new.tolist() == [0.25, 0.25]

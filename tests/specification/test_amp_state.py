@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import precision
+from helpers import loops, precision
 from helpers.networks import (
     INPUT,
     Product,
@@ -91,8 +91,7 @@ def test_a_scaler_says_whether_the_last_backward_pass_overflowed(overflow):
     scaler._loss_scale = 8.0
     assert not scaler._has_overflow
     for factor in (float("inf") if overflow else 1.0, 1.0):
-        with amp.scale_loss(model(make_batch()[0]).sum() * factor, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(make_batch()[0]).sum() * factor, optimizer)
         assert bool(scaler._has_overflow) is (factor != 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -133,9 +132,7 @@ def test_a_buffer_of_the_clients_own_is_obeyed(setting_at_o2, form):
     assert scaler.update_scale() is True and scaler.loss_scale() == 32768.0
     train_step(model, optimizer, make_batch())
     assert not amp.step_was_skipped(optimizer) and own.item() == 0 and scaler._overflow_buf is own
-    with amp.scale_loss(model(make_batch()[0]).sum() * float("inf"), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(model(make_batch()[0]).sum() * float("inf"), optimizer)
     assert amp.step_was_skipped(optimizer) and own.item() == 1
 
 
@@ -237,8 +234,7 @@ def test_already_patched_tells_of_the_skip_to_come(setting):
     with session_of(setting):
         model, optimizer = begin(setting)
         assert not optimizer._amp_stash.already_patched
-        with amp.scale_loss(model(make_batch(setting)[0]).sum() * float("inf"), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(make_batch(setting)[0]).sum() * float("inf"), optimizer)
         assert optimizer._amp_stash.already_patched
         optimizer.step()
         assert not optimizer._amp_stash.already_patched
@@ -276,8 +272,7 @@ def test_a_loop_that_checks_overflow_itself_as_nvidias_bert_does(setting):
         skipped = []
         for iteration in range(4):
             loss = model(make_batch(setting)[0]).sum() * (float("inf") if iteration == 1 else 1.0)
-            with amp.scale_loss(loss, optimizer, delay_overflow_check=True) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer, delay_overflow_check=True)
             had_overflow = scaler.update_scale()
             if had_overflow:
                 if STATE.opt_properties.master_weights:
@@ -379,8 +374,7 @@ def test_gradients_that_a_clients_own_scale_loss_leaves_scaled_are_unscaled_with
     optimizer._amp_stash.params_have_scaled_gradients = False
     found = [param.grad.clone() for param in amp.master_params(optimizer)]
     optimizer.zero_grad()
-    with amp.scale_loss(model(x).sum() * 2, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(model(x).sum() * 2, optimizer)
     assert all(map(torch.allclose, found, [param.grad for param in amp.master_params(optimizer)]))
 
 

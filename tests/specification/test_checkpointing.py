@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from helpers import half_kernels
+from helpers import half_kernels, loops
 from helpers.networks import each_setting, initialize, session_of
 from helpers.pairing import paired
 from helpers.precision import HIGH, low_of
@@ -94,8 +94,7 @@ def train(setting, form, steps=2):
         for _ in range(steps):
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             gradients = [param.grad.clone() for param in amp.master_params(optimizer)]
             optimizer.step()
         return gradients, [param.detach().clone() for param in amp.master_params(optimizer)], torch.rand(3)
@@ -119,9 +118,7 @@ def test_a_reentrant_checkpoint_of_the_first_layer_warns_and_has_no_gradient(set
         model, optimizer = opened(setting, True, True)
         with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
             loss = model(batch_of(setting)[0]).float().pow(2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         missing = [param.grad is None for param in model.first.parameters()]
         assert missing == [True, True]
 
@@ -131,8 +128,7 @@ def test_a_reentrant_checkpoint_of_the_first_layer_warns_and_has_no_gradient(set
 def test_the_other_form_reaches_the_first_layer(setting):
     with session_of(setting):
         model, optimizer = opened(setting, False, True)
-        with amp.scale_loss(model(batch_of(setting)[0]).float().pow(2).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(batch_of(setting)[0]).float().pow(2).mean(), optimizer)
         assert all(param.grad is not None for param in amp.master_params(optimizer))
 
 
@@ -150,8 +146,7 @@ def saved_bytes(setting, form):
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = model(batch_of(setting)[0]).float().pow(2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(loss, optimizer)
         return sum(size for size, _ in held.values())
 
 
@@ -192,6 +187,5 @@ def test_a_model_called_by_one_at_another_level_is_recomputed_with_its_own_casts
         outer = CallsCheckpointed(inner, reentrant)
         optimizer = torch.optim.SGD([*outer.parameters(), *inner.parameters()], lr=0.125)
         outer, optimizer = amp.initialize(outer, optimizer, opt_level=level, loss_scale=1.0)
-        with amp.scale_loss(outer(torch.ones(2, 4, dtype=HIGH)).to(HIGH).sum(), optimizer) as loss:
-            loss.backward()
+        loops.backward(outer(torch.ones(2, 4, dtype=HIGH)).to(HIGH).sum(), optimizer)
         assert inner.seen == [low_of(casting)] * 2

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import INPUT, Product, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
@@ -20,8 +21,7 @@ def begin(setting, optimizers=1, **options):
 
 
 def backward(setting, model, optimizers, loss_id=0, factor=X, **options):
-    with amp.scale_loss(factor * model(INPUT.to(setting.high)).float().sum(), optimizers, loss_id, **options) as scaled:
-        scaled.backward()
+    loops.backward(factor * model(INPUT.to(setting.high)).float().sum(), optimizers, loss_id, **options)
 
 
 def gradients(model, factor):
@@ -102,8 +102,7 @@ def test_at_a_scale_of_1_the_gradient_of_a_delayed_pass_is_read_with_that_of_the
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
         initialize(setting, model, optimizer, loss_scale=1.0)
         for is_delayed in (False, True):
-            with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer, delay_unscale=is_delayed) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(model(torch.ones(1, 2)).sum(), optimizer, delay_unscale=is_delayed)
         assert model.weight.grad.tolist() == [[2.0, 2.0]]
         model.weight.grad.mul_(2.0)
         before = model.weight.detach().clone()

@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from helpers import loops
 from helpers.gradient_states import HeldGradients, StaticScale
 from helpers.networks import ScaleReference, holds_nonzero, session_of, settings_at
 from helpers.networks import initialize as initialize_amp
@@ -304,8 +305,7 @@ class Script(SessionMachine):
             self.expected.forget()
             return
         gradients = self.gradients(NAMES, numbers, False)
-        with amp.scale_loss(self.loss(gradients, twin_model), twins) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(self.loss(gradients, twin_model), twins)
         self.expected.scales[0].update(False)
         for twin in twins:
             twin.step()
@@ -374,8 +374,7 @@ def shared(setting, **options):
 def reach(setting, model, optimizers, names, factor=1.0, **options):
     """Do one block whose loss reaches these params, with gradients of ``FACTOR * factor``."""
     inputs = {name: torch.ones(1, 2, dtype=setting.high) for name in names}
-    with amp.scale_loss(FACTOR * factor * model(inputs).sum(), optimizers, **options) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(FACTOR * factor * model(inputs).sum(), optimizers, **options)
 
 
 @settings_at("O0", "O1", "O3")

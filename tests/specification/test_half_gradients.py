@@ -10,6 +10,7 @@ import gc
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import (
     INPUT,
     SETTINGS,
@@ -211,8 +212,7 @@ def trained(setting, change, passes, steps=3, **options):
     initialize(setting, model, optimizer, **options)
     for step in range(steps):
         for each in range(passes):
-            with amp.scale_loss(loss_of(model, step + each), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss_of(model, step + each), optimizer)
         change(model)
         optimizer.step()
         assert not amp.step_was_skipped(optimizer)
@@ -259,8 +259,7 @@ def test_a_loop_that_logs_the_norms_of_all_gradients_runs_and_sees_true_ones(set
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         initialize(setting, model, optimizer, **options)
         for each in range(passes):
-            with amp.scale_loss(loss_of(model, each), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss_of(model, each), optimizer)
         for param, own in zip(model.parameters(), reference.parameters()):
             assert param.grad.dtype is param.dtype and param.grad.shape == param.shape
             assert param.grad.device == param.device and not param.grad.requires_grad
@@ -291,8 +290,7 @@ def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         initialize(setting, model, optimizer)
         before = [master.detach().clone() for master in amp.master_params(optimizer)]
-        with amp.scale_loss(torch.nn.functional.cross_entropy(model(x), target), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(torch.nn.functional.cross_entropy(model(x), target), optimizer)
         norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 2.0**-6)
         assert float(norm) > 2.0**-4
         optimizer.step()
@@ -331,9 +329,7 @@ def test_gradients_that_are_not_cleared_add_up_whether_they_are_read_after_a_ste
         for step in range(3):
             loss_of(reference, step).backward()
             by_hand.step()
-            with amp.scale_loss(loss_of(model, step), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss_of(model, step), optimizer)
             for param, own in zip(model.parameters(), reference.parameters()) if reads else ():
                 assert float((param.grad.double() - own.grad).norm()) <= tolerance(setting) * float(own.grad.norm())
         names = [name for name, _ in model.named_parameters()]
@@ -373,9 +369,7 @@ def test_a_param_that_an_iteration_does_not_use_has_a_zero_gradient_where_gradie
         initialize(setting, model, optimizer, loss_scale=8.0)
         for index in range(4):
             optimizer.zero_grad(set_to_none=False)
-            with amp.scale_loss(model(x.to(setting.high), index % 2).pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(x.to(setting.high), index % 2).pow(2).mean(), optimizer)
         for param, own in zip(amp.master_params(optimizer), reference.parameters()):
             error = 1e-6 if setting.level == "O0" else 32 * torch.finfo(setting.low).eps
             assert float((param.detach().double() - own).norm()) <= error
@@ -576,8 +570,7 @@ def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_o
         for _ in range(2):
             train_step(model, optimizer, batch)
         optimizer.zero_grad()
-        with amp.scale_loss(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer)
         has_gradients = [param.grad is not None for param in model.parameters()]
         optimizer.step()
         return has_gradients, weights_of(model)
@@ -686,8 +679,7 @@ def test_half_params_that_accumulate_gradients_in_float32_train_as_others(settin
             x = torch.tensor([[1.0, 2.0, -1.0, 0.5]], dtype=setting.high)
             for _ in range(3):
                 for _ in range(2):
-                    with amp.scale_loss(model(x).sum(), optimizer) as scaled_loss:
-                        scaled_loss.backward()
+                    loops.backward(model(x).sum(), optimizer)
                 assert torch.equal(model.weight.grad.to(setting.high), 2 * x)
                 optimizer.step()
                 optimizer.zero_grad()

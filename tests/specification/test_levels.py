@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loops
 from helpers.networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
@@ -209,8 +210,7 @@ def test_a_weight_used_twice_in_an_iteration_gets_both_gradients(setting):
         x = torch.eye(2, dtype=setting.high)
         for _ in range(2):
             optimizer.zero_grad()
-            with amp.scale_loss((layer(x) + layer(2 * x)).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward((layer(x) + layer(2 * x)).sum(), optimizer)
             assert torch.equal(layer.weight.grad, torch.full((2, 2), 3.0, dtype=setting.high))
             optimizer.step()
 
@@ -275,9 +275,7 @@ def test_small_updates_add_up_in_the_masters(setting):
         initialize(setting, layer, optimizer, loss_scale=1.0)
         for _ in range(16):
             optimizer.zero_grad()
-            with amp.scale_loss(-layer(torch.ones(1, 1, dtype=setting.high)).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(-layer(torch.ones(1, 1, dtype=setting.high)).sum(), optimizer)
         assert layer.weight.item() == 1.0 + 16 * tiny
 
 
@@ -323,9 +321,7 @@ def test_a_group_added_later_gets_masters_too(setting):
         group = optimizer.param_groups[1]
         assert group["lr"] == 0.5 and {param.dtype for param in group["params"]} == {setting.high}
         before = model[1].weight.detach().clone()
-        with amp.scale_loss(model[1](model[0](torch.ones(1, 2, dtype=setting.low))).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model[1](model[0](torch.ones(1, 2, dtype=setting.low))).sum(), optimizer)
         assert not torch.equal(model[1].weight.detach(), before)
         assert torch.equal(model[1].weight.detach(), group["params"][0].detach().to(setting.low))
 

@@ -5,6 +5,7 @@ The networks are linear in their params, and gradients come from hand-picked val
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import each_setting, initialize, session_of, settings_at
 
 import ampcompat
@@ -63,8 +64,7 @@ def test_micro_batches_add_up_to_the_large_batch_with_a_remainder_at_the_end(set
             optimizer.zero_grad()
             for index, batch in enumerate(group):
                 loss = model(batch).to(setting.high).sum() / len(group)
-                with amp.scale_loss(loss, optimizer, delay_unscale=delay and index < len(group) - 1) as scaled_loss:
-                    scaled_loss.backward()
+                loops.backward(loss, optimizer, delay_unscale=delay and index < len(group) - 1)
             optimizer.step()
             assert not amp.step_was_skipped(optimizer)
         check(setting, optimizer, reference, roundings=4 * MICRO)
@@ -79,8 +79,7 @@ def test_delayed_and_undelayed_accumulation_agree_to_the_bit_where_gradients_are
             optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
             initialize(setting, model, optimizer, loss_scale=SCALE)
             for index, batch in enumerate(micro_batches(setting, 3)):
-                with amp.scale_loss(model(batch).sum(), optimizer, delay_unscale=delay and index < 2) as scaled_loss:
-                    scaled_loss.backward()
+                loops.backward(model(batch).sum(), optimizer, delay_unscale=delay and index < 2)
             optimizer.step()
             results.append(weights(optimizer))
     assert all(map(torch.equal, *results))
@@ -126,8 +125,7 @@ def test_alternating_losses_train_generator_and_discriminator(setting, capsys):
                 steps[0].step()
 
         def scaled_backward(loss, optimizer, loss_id):
-            with amp.scale_loss(loss.to(setting.high), optimizer, loss_id=loss_id) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss.to(setting.high), optimizer, loss_id=loss_id)
 
         play(nets[0], nets[1], optimizers, lambda batch: batch, scaled_backward)
         play(references[0], references[1], plains, torch.Tensor.double, lambda loss, *rest: loss.backward())
@@ -147,8 +145,7 @@ def test_one_optimizer_over_two_models(setting):
         for batch in micro_batches(setting, 3):
             optimizer.zero_grad()
             plain.zero_grad()
-            with amp.scale_loss(sum(net(batch).sum() for net in nets), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(sum(net(batch).sum() for net in nets), optimizer)
             sum(net(batch.double()).sum() for net in references).backward()
             optimizer.step()
             plain.step()
@@ -200,9 +197,7 @@ def test_a_wrapper_that_is_no_optimizer_by_class_goes_through(setting):
         optimizer = TrustRatio(torch.optim.SGD(model.parameters(), lr=2.0**-3))
         returned = initialize(setting, model, optimizer, loss_scale=SCALE)
         assert returned[1] is optimizer
-        with amp.scale_loss(model(batch).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(batch).sum(), optimizer)
         reference(batch.double()).sum().backward()
         torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
         check(setting, optimizer, reference, roundings=4)
@@ -242,8 +237,7 @@ def test_a_two_step_optimizer_takes_its_second_gradient_at_the_moved_weights(set
 
         def backward():
             loss = model(batch).to(setting.high).pow(2).sum()
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             return loss
 
         def plain_backward():
@@ -271,8 +265,7 @@ def test_lbfgs_finds_the_minimum_under_a_static_scale(setting):
         def closure():
             optimizer.zero_grad()
             loss = (sum(param.pow(2).sum() for param in model.parameters()) - target.abs()).pow(2)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             return loss
 
         first = float(closure().detach())
@@ -291,9 +284,7 @@ def test_an_evaluation_in_between_changes_nothing(setting):
             initialize(setting, model, optimizer, loss_scale=SCALE)
             for batch in micro_batches(setting, 4):
                 optimizer.zero_grad()
-                with amp.scale_loss(model(batch).sum(), optimizer) as scaled_loss:
-                    scaled_loss.backward()
-                optimizer.step()
+                loops.step(model(batch).sum(), optimizer)
                 if evaluates:
                     with torch.no_grad():
                         model(batch)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import (
     INPUT,
     MOMENTUM,
@@ -145,8 +146,7 @@ def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
         initialize(setting, model, optimizers, loss_scale="dynamic")
         reference = ProductReference(setting, model)
         for _ in range(passes):
-            with amp.scale_loss(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
             reference.backward(LOSSES[0][0])
         assert torch.equal(model.a.grad.double(), reference.grads["a"])
         assert torch.equal(model.b.grad.double(), reference.grads["b"])
@@ -160,8 +160,7 @@ def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
         before = {name: param.detach().double().clone() for name, param in model.named_parameters()}
         initialize(setting, model, optimizers)
         reference = ProductReference(setting, model)
-        with amp.scale_loss(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
         reference.backward(LOSSES[0][0])
         for optimizer in optimizers:
             optimizer.step()
@@ -175,8 +174,7 @@ def test_an_optimizer_without_a_param_in_this_backward_may_be_given(setting):
     with session_of(setting):
         lab = Lab(setting, 2, 1)
         untouched = [param.detach().clone() for param in lab.models[1].parameters()]
-        with amp.scale_loss(LOSSES[0][0] * lab.models[0](lab.x).sum(), lab.optimizers) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(LOSSES[0][0] * lab.models[0](lab.x).sum(), lab.optimizers)
         lab.references[0].backward(LOSSES[0][0])
         lab.scales[0].update(False)
         lab.optimizers[0].step()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import compilers
+from helpers import compilers, loops
 from helpers.pairing import paired
 from helpers.precision import HIGH, low_of
 
@@ -67,9 +67,7 @@ def trained(backend, levels, of):
         model, optimizer = made[of]
         for _ in range(2):
             optimizer.zero_grad()
-            with amp.scale_loss(model(batch).pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(batch).pow(2).mean(), optimizer)
         return model.seen, list(Doubled.seen), [param.detach().clone() for param in model.parameters()]
 
 
@@ -137,7 +135,5 @@ def test_compiled_models_compute_at_their_own_levels_too(level, casting, backend
         for _ in range(2):
             for each, (model, optimizer) in models.items():
                 result, computed_in = model(torch.ones(2, 4, dtype=HIGH))
-                with amp.scale_loss(result.to(HIGH).sum(), optimizer) as scaled_loss:
-                    scaled_loss.backward()
-                optimizer.step()
+                loops.step(result.to(HIGH).sum(), optimizer)
                 assert computed_in == str(own[each])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import (
     INPUT,
     SETTINGS,
@@ -166,8 +167,7 @@ def test_blocks_that_share_some_optimizers(setting, inner_has):
         of_few = SECOND * models[1](x).sum()
         losses = (of_many, of_few) if inner_has == "fewer" else (of_few, of_many)
         with amp.scale_loss(losses[0], outer) as a:
-            with amp.scale_loss(losses[1], inner) as b:
-                b.backward()
+            loops.backward(losses[1], inner)
             a.backward()
         references[0].backward(FIRST)
         references[1].backward(FIRST)

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from helpers import fused_optimizers
+from helpers import fused_optimizers, loops
 from helpers.networks import (
     INPUT,
     MOMENTUM,
@@ -37,8 +37,7 @@ def begin(setting, make_optimizer=None, **options):
 
 
 def backward(setting, model, optimizers, factor=X, **options):
-    with amp.scale_loss(factor * model(INPUT.to(setting.high)).sum(), optimizers, **options) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(factor * model(INPUT.to(setting.high)).sum(), optimizers, **options)
 
 
 def begin_sparse(setting, **options):
@@ -97,8 +96,7 @@ def test_sparse_gradients_are_unscaled_summed_and_stepped(setting):
     with session_of(setting):
         table, optimizer = begin_sparse(setting, loss_scale=64.0)
         for _ in range(2):
-            with amp.scale_loss(table(torch.tensor([1, 1, 3])).sum() * X, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(table(torch.tensor([1, 1, 3])).sum() * X, optimizer)
         grad = next(amp.master_params(optimizer)).grad
         expected = torch.tensor([[0.0, 0.0], [4 * X, 4 * X], [0.0, 0.0], [2 * X, 2 * X]], dtype=grad.dtype)
         assert grad.is_sparse and torch.equal(grad.to_dense(), expected)
@@ -119,9 +117,7 @@ def skip_unless_sparse_adds(dtype):
 def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
     with session_of(setting):
         table, optimizer = begin_sparse(setting, loss_scale="dynamic")
-        with amp.scale_loss(table(torch.tensor([1, 3])).sum() * value, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(table(torch.tensor([1, 3])).sum() * value, optimizer)
         assert amp.step_was_skipped(optimizer)
 
 
@@ -409,8 +405,7 @@ def test_two_optimizers_over_one_model_each_step_their_own(setting):
                 optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), target)
             losses.append(loss.item())
-            with amp.scale_loss(loss, optimizers) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizers)
             for optimizer in optimizers:
                 optimizer.step()
         assert losses[-1] < losses[0]
@@ -543,11 +538,8 @@ def test_a_sparse_gradient_is_added_to_one_that_was_set_aside(setting):
     with session_of(setting):
         table, optimizer = begin_sparse(setting, loss_scale="dynamic")
         before = table.weight.detach().clone()
-        with amp.scale_loss(table.weight.sum() * float("inf"), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        with amp.scale_loss(table(torch.tensor([1, 3])).sum() * X, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.backward(table.weight.sum() * float("inf"), optimizer)
+        loops.step(table(torch.tensor([1, 3])).sum() * X, optimizer)
         assert amp.step_was_skipped(optimizer) and torch.equal(table.weight, before)
 
 
@@ -572,8 +564,7 @@ def test_a_closure_that_is_evaluated_often_keeps_no_earlier_loss(setting):
             optimizer.zero_grad()
             loss = X * model(INPUT.to(setting.high)).sum()
             losses.append(weakref.ref(loss))
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             return loss
 
         optimizer.step(closure)

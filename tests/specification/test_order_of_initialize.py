@@ -11,6 +11,7 @@ import itertools
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import differing, holds_nonzero, make_batch, make_network, weights_of
 from helpers.pairing import paired
 from helpers.precision import HIGH, PAIR, low_of
@@ -242,8 +243,7 @@ def test_an_overflow_of_a_loss_of_two_calls_skips_the_steps_of_both_optimizers(o
         before = [masters_of(optimizer) for _, optimizer, _ in made]
         losses = [loss_of(model, level) for model, _, level in made]
         losses[overflow_of] = losses[overflow_of] * float("inf")
-        with amp.scale_loss(sum(losses), [optimizer for _, optimizer, _ in made]) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(sum(losses), [optimizer for _, optimizer, _ in made])
         for (_, optimizer, _), old in zip(made, before):
             optimizer.step()
             assert amp.step_was_skipped(optimizer)

@@ -8,6 +8,7 @@ import inspect
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import SETTINGS, each_setting, initialize, session_of, settings_at
 from helpers.pairing import paired
 from test_optimizer_calls import skip_unless_step_hooks_run
@@ -120,8 +121,7 @@ def tolerance(setting):
 
 
 def backward(setting, model, optimizer, factor=1.0):
-    with amp.scale_loss(loss_of(model, setting.high) * factor, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss_of(model, setting.high) * factor, optimizer)
 
 
 def begin(setting, make, **options):

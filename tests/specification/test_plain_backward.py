@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
 
 from ampcompat import amp
@@ -32,8 +33,7 @@ class Lab:
         self.reference.backward(factor)
 
     def scaled(self, factor=FACTOR, **options):
-        with amp.scale_loss(self.loss(factor), self.optimizer, **options) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(self.loss(factor), self.optimizer, **options)
         self.reference.backward(factor)
 
     def step(self):
@@ -156,8 +156,7 @@ def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting):
         lab = Lab(setting, loss_scale="dynamic")
         for overflows in (True, False):
             loss = lab.loss() * (float("inf") if overflows else 1.0)
-            with amp.scale_loss(loss, lab.optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, lab.optimizer)
             lab.loss().backward()
             lab.optimizer.step()
             assert amp.step_was_skipped(lab.optimizer) == overflows
@@ -220,8 +219,7 @@ class Pair:
         return sum(FACTOR * self.models[index](self.x).sum() for index in indices)
 
     def scaled(self, index, *reached):
-        with amp.scale_loss(self.loss(index, *reached), self.optimizers[index]) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(self.loss(index, *reached), self.optimizers[index])
         self.references[index].backward(FACTOR)
 
     def plain(self, index):

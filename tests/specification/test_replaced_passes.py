@@ -4,6 +4,7 @@ import types
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import initialize, make_batch, make_network, session_of, settings_at
 
 from ampcompat import amp
@@ -40,8 +41,7 @@ def train(setting, model, optimizer, overflow_at=None):
         optimizer.zero_grad()
         for part in range(2):
             loss = model(x).pow(2).mean() * (float("inf") if (step, part) == (overflow_at, 1) else 0.5)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
         optimizer.step()
     return [param.detach().clone() for param in amp.master_params(optimizer)], amp.state_dict()
 
@@ -82,9 +82,7 @@ def test_an_overflow_that_a_replaced_post_amp_backward_writes_into_the_buffer_sk
         amp._amp_state.loss_scalers[0]._loss_scale = 64.0
         before = [param.detach().clone() for param in amp.master_params(optimizer)]
         optimizer._post_amp_backward = lambda scaler: scaler._overflow_buf.fill_(1)
-        with amp.scale_loss(model(make_batch(setting)[0]).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(make_batch(setting)[0]).sum(), optimizer)
         assert all(map(torch.equal, before, amp.master_params(optimizer)))
         assert amp._amp_state.loss_scalers[0].loss_scale() == 32.0
 
@@ -94,13 +92,11 @@ def test_with_prepare_amp_backward_replaced_earlier_gradients_count_as_scaled(se
     with session_of(setting):
         model, optimizer = begin(setting)
         x, amp._amp_state.loss_scalers[0]._loss_scale = make_batch(setting)[0], 64.0
-        with amp.scale_loss(model(x).mean() + model(x).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(x).mean() + model(x).mean(), optimizer)
         expected = [param.grad.clone() for param in amp.master_params(optimizer)]
         optimizer.zero_grad()
         optimizer._prepare_amp_backward = types.MethodType(lambda self: None, optimizer)
         (model(x).mean().to(setting.high) * 64.0).backward()  # within the forward of a client that splits its loss
-        with amp.scale_loss(model(x).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(model(x).mean(), optimizer)
         found = [param.grad for param in amp.master_params(optimizer)]
         assert all(torch.allclose(a, b, rtol=0.02, atol=1e-3) for a, b in zip(expected, found))

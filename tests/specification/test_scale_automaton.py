@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
 from hypothesis import HealthCheck, given, settings, strategies
 
@@ -93,9 +94,7 @@ def test_training_moves_the_scale_by_the_automaton(setting, pattern):
         scaler._unskipped = reference.unskipped = 1995
         for overflowed in pattern:
             loss = model(INPUT.to(setting.high)).sum() * (float("inf") if overflowed else 2.0**-4)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
             optimizer.zero_grad()
             reference.update(overflowed)
             assert amp.step_was_skipped(optimizer) is overflowed

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import (
     INPUT,
     Product,
@@ -154,8 +155,7 @@ def test_losses_with_different_scales_give_the_plain_sum(setting):
 def test_loss_id_can_be_given_by_position(setting):
     with session_of(setting):
         bench = Bench(setting, num_losses=2)
-        with amp.scale_loss(FACTOR * bench.model(bench.x).sum(), bench.optimizer, 1) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(FACTOR * bench.model(bench.x).sum(), bench.optimizer, 1)
         assert [state["unskipped"] for state in amp.state_dict().values()] == [0, 1]
 
 
@@ -293,9 +293,7 @@ def test_a_skipped_step_leaves_the_optimizers_state_alone(setting):
         amp._amp_state.loss_scalers[0]._loss_scale = 128.0
         train_step(model, optimizer, batch)
         before = [copy.deepcopy(dict(state)) for state in optimizer.state.values()]
-        with amp.scale_loss(model(batch[0]).sum() * float("nan"), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(batch[0]).sum() * float("nan"), optimizer)
         after = [dict(state) for state in optimizer.state.values()]
         assert all(same(old[k], new[k]) for old, new in zip(before, after) for k in old)
 
@@ -385,8 +383,7 @@ def test_an_optimizer_that_evaluates_its_closure_again_works_or_says_why_not(set
             optimizer.zero_grad()
             loss = ((bench.model(bench.x).float() - 1.0) ** 2).sum()
             losses.append(loss.item())
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             return loss
 
         other = Product(1.0).to(setting.high)

@@ -8,6 +8,7 @@ import inspect
 
 import pytest
 import torch
+from helpers import loops
 from helpers.half_kernels import trains_in
 from helpers.networks import (
     SETTINGS,
@@ -67,9 +68,7 @@ def test_rates_are_those_without_amp(setting, name, made, skipped):
         for iteration in range(4):
             optimizer.zero_grad()
             loss = model(batch[0]).float().sum() * (float("inf") if iteration == skipped else 2.0**-6)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
             assert amp.step_was_skipped(optimizer) == (iteration == skipped)
             advance(scheduler)
             rates.append(optimizer.param_groups[0]["lr"])
@@ -167,9 +166,7 @@ def test_an_average_made_before_initialize_takes_in_the_float32_values(level):
     with ampcompat.session(verbosity=0):
         amp.initialize(model, optimizer, opt_level=level, verbosity=0, loss_scale=1.0)
         for inputs in torch.tensor([[[0.25, 0.5]], [[0.75, 2.0**-9]]]):
-            with amp.scale_loss(model(inputs).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(inputs).sum(), optimizer)
             average.update_parameters(model)
             expected += model.state_dict()["weight"].double() / 2
     assert torch.allclose(average.module.weight.double(), expected, atol=1e-7)

@@ -4,9 +4,8 @@ import warnings
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import each_setting, holds_nonzero, initialize, make_batch, make_network, session_of
-
-from ampcompat import amp
 
 
 def sgd(params, **options):
@@ -14,8 +13,7 @@ def sgd(params, **options):
 
 
 def iterate(loss, optimizer):
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss, optimizer)
     (optimizer[0] if isinstance(optimizer, list) else optimizer).step()
 
 

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import initialize, session_of, settings_at
 from helpers.pairing import paired
 
@@ -31,8 +32,7 @@ def loss_of(setting, model, seed=1, factor=TINY):
 
 
 def backward(setting, model, optimizers, seed=1, **options):
-    with amp.scale_loss(loss_of(setting, model, seed), optimizers, **options) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss_of(setting, model, seed), optimizers, **options)
 
 
 def expected(setting, model, *seeds):
@@ -140,7 +140,6 @@ def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(set
         weights, last = weakref.ref(model[0].weight), model[2]
         del model
         loss = last(torch.ones(1, 4, dtype=last.weight.dtype)).to(setting.high).sum()
-        with amp.scale_loss(loss, optimizers) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(loss, optimizers)
         gc.collect()
         assert weights() is None

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+from helpers import loops
 from helpers.networks import (
     differing,
     initialize,
@@ -143,8 +144,7 @@ def test_weights_written_through_numpy_later_on_are_stepped_on(setting, alias, b
             for _ in range(2):
                 train_step(model, optimizer, batch)
             if before == "step":
-                with amp.scale_loss(model(batch[0]).sum(), optimizer) as scaled_loss:
-                    scaled_loss.backward()
+                loops.backward(model(batch[0]).sum(), optimizer)
             array_of = {"detach": lambda: weight.detach().numpy(), "data": lambda: weight.data.numpy()}
             array_of.get(alias, lambda: kept)()[...] = value
             if before == "forward":
@@ -240,8 +240,7 @@ def test_weights_disturbed_around_one_pass_cost_the_masters_no_bits(setting):
                 kept = {name: param.data.clone() for name, param in model.named_parameters()}
                 for param in model.parameters():
                     param.data.add_(disturbance)
-                with amp.scale_loss(torch.nn.functional.cross_entropy(model(x), target), optimizer) as scaled_loss:
-                    scaled_loss.backward()
+                loops.backward(torch.nn.functional.cross_entropy(model(x), target), optimizer)
                 for name, param in model.named_parameters():
                     param.data = kept[name]
             optimizer.step()
@@ -296,9 +295,7 @@ def test_a_write_after_loaded_weights_and_a_skipped_step_counts(setting):
         initialize(setting, model, optimizer, loss_scale="dynamic", init_scale=8.0)
         train_step(model, optimizer, batch)
         model.load_state_dict(model.state_dict())
-        with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(batch[0]).sum() * float("inf"), optimizer)
         assert amp.step_was_skipped(optimizer)
         by_data(model[3].weight)
         train_step(model, optimizer, batch)
@@ -370,8 +367,7 @@ def test_wgan_clamps_and_pruning_hold_through_skipped_steps_too(setting, skips):
             with torch.no_grad():
                 model[0].weight.mul_(mask)
             loss = torch.nn.functional.cross_entropy(model(x), target)
-            with amp.scale_loss(loss * float("inf") if skips and step == 1 else loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss * float("inf") if skips and step == 1 else loss, optimizer)
             held = [param.detach().clone() for param in model.parameters()]
             optimizer.step()
             optimizer.zero_grad()
@@ -388,8 +384,7 @@ def test_a_closure_may_write_weights_too(setting):
 
         def closure():
             write_some(model, by_data)
-            with amp.scale_loss(model(make_batch(setting)[0]).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(model(make_batch(setting)[0]).sum(), optimizer)
 
         for _ in range(2):
             optimizer.step(closure)
