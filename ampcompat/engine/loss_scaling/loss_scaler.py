@@ -46,7 +46,7 @@ class LossScaler(ApexNames):
         hysteresis: number of overflows since the last growth after which the scale is lowered. Each of them skips its
             step.
         checks_static: with a static scale, skip the steps that overflow, too.
-        process_group: ranks that skip the same steps (see ``overflow_all_reduce.checked_group``), or None.
+        process_group: ranks that skip the same steps (see ``overflow_check.checked_group``), or None.
     """
 
     def __init__(

@@ -238,7 +238,7 @@ class Snapshot:
 def make_master(param, originals, dtype):
     """Return a master of a half param, with its gradient and Python attributes, and its original values if known."""
     value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
-    # No ``Parameter``, whose ``.grad`` may be replaced by a slower property (``grad_of_half_params``).
+    # No ``Parameter``, whose ``.grad`` may be replaced by a slower property (``session_masters``).
     master = value.to(dtype).detach().requires_grad_(True)
     vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
     if grad is not None:
