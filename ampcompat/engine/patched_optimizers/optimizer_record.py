@@ -40,7 +40,7 @@ class OptimizerRecord:
         self.open_blocks = []  # a block that is abandoned within a generator dies with it: weak references
         self.methods = None  # ``replaced_methods.ReplacedMethods``
         self.is_running = False  # one of the optimizer's own methods
-        self.begun_step = None  # (name of a method that steps, whether it was skipped): see ``own_methods``
+        self.begun_step = None  # (name of a method that steps, whether it was skipped): see ``step_or_skip``
         self._is_rounded = False  # the masters of the step that ends, by a hook
         self.skips = StepSkips(optimizer, self.step_skipped)
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)

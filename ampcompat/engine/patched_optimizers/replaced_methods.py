@@ -15,7 +15,7 @@ from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import step_hooks
 from ..master_weights import pickled_optimizers
-from . import apex_checkpoints, chunked_step, own_methods
+from . import apex_checkpoints, chunked_step, step_or_skip
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
 from .step_or_skip import amp_step
@@ -31,7 +31,7 @@ class ReplacedMethods:
     def __init__(self, optimizer):
         self.patches = PatchStack()  # restores them
         self.sets_to_none = default_of_set_to_none(optimizer.zero_grad)  # what ``zero_grad`` does by default
-        self.of_optimizer = own_methods.names_of(optimizer)
+        self.of_optimizer = step_or_skip.own_method_names(optimizer)
         names = [*_REPLACEMENTS, *self.of_optimizer]
         self._originals = {name: getattr(optimizer, name, None) for name in names}
 
@@ -49,7 +49,7 @@ def attach(record):
     for name, replacement in _REPLACEMENTS.items():
         methods.patches.set(optimizer, name, _bound(optimizer, replacement, methods[name]))
     for name in methods.of_optimizer:
-        replacement = own_methods.replacement(record, name, methods[name])
+        replacement = step_or_skip.replacement_of_own(record, name, methods[name])
         if replacement is not None:
             methods.patches.set(optimizer, name, replacement)
     if record.masters:

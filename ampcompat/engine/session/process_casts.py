@@ -16,7 +16,7 @@ from ..casting import autograd, emulated_half_models, numbers_in_range, torch_co
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
-from ..patched_optimizers import own_methods
+from ..patched_optimizers import step_or_skip
 from . import missing_kernels, process_state
 
 #: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.
@@ -125,7 +125,7 @@ class ProcessCasts:
         if choice is not None:
             _watch_moves(self._cast_where_models_are, patches)
         if self._has_models or opened_as is not None:
-            own_methods.keep_from_compiler(patches)
+            step_or_skip.keep_from_compiler(patches)
         if self._half_mode is not None:
             autograd.checkpoint_under_same_casts(emulated_half_models, patches)
             emulated_half_models.keep_from_compiler(patches)

@@ -16,7 +16,7 @@ from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
 from ..master_weights.session_masters import SessionMasters
 from ..models import cast_weights, ddp, forward_conversion, fsdp
-from ..patched_optimizers import chunked_step, own_methods
+from ..patched_optimizers import chunked_step, step_or_skip
 from ..patched_optimizers.optimizer_record import record_of
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
@@ -156,7 +156,7 @@ class Session:
         if pairs and not self._rounds_after_steps:
             self.patches.defer(setattr, self, "_rounds_after_steps", False)
             self._rounds_after_steps = True
-            own_methods.round_after_steps(self.masters, self.patches)
+            step_or_skip.round_after_steps(self.masters, self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""
