@@ -545,7 +545,7 @@ CHOSEN = [
 
     # -- dtypes --
     # A tensor made in forward meets half weights, in float32, or with the input's dtype: healthy.
-    case("StateInFloat32", "body.cell", body=lambda: own_state(lambda x: torch.zeros(x.shape[0], WIDTH))),
+    case("StateInFloat32", body=lambda: own_state(lambda x: torch.zeros(x.shape[0], WIDTH))),
     case("StateLikeInput", body=lambda: own_state(lambda x: x.new_zeros(x.shape[0], WIDTH))),
     # A norm in float32 that casts back to the dtype of its input: healthy.
     case("CastBack", function=in_float32),

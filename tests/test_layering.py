@@ -167,7 +167,6 @@ def public_definitions(tree):
 def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
     allowed = {
         "support/patching.py",
-        "engine/casting/numbers_in_range.py",  # marks the wrapper that it has just made
         "engine/casting/wrappers.py",  # marks the wrapper that it has just made
         "engine/amp_names.py",  # a view: what is set on it goes to process_state
     }

@@ -148,20 +148,20 @@ def test_the_safe_scale_is_the_largest_at_which_no_gradient_overflows():
         assert session.scalers[0].loss_scale() == pytest.approx(2.0 ** (16 - skips), rel=0.51)
 
 
-def test_a_float32_tensor_among_half_weights_is_foreseen_as_an_error():
+def test_a_float32_tensor_among_half_weights_is_no_error_but_its_product_is_rounded():
     class State(torch.nn.Module):
-        def __init__(self):
+        def __init__(self, scale=1.0):
             super().__init__()
-            self.cell = torch.nn.Linear(32, 16)
+            self.scale, self.cell = scale, torch.nn.Linear(32, 16)
 
         def forward(self, x):
-            return torch.relu(self.cell(torch.cat([x, torch.zeros(16, 16)], -1)))
+            state = torch.ones(16, 16) * self.scale
+            return torch.relu(self.cell(torch.cat([x, state], -1)) / self.scale)
 
     found = forecast(Net(State()))
-    assert [predictions(found)[level] for level in ("O1", "O4")] == ["works", "works"]
-    for level in ("O2", "O3", "O5"):
-        assert ("body.cell", "dtype") in kinds(found, level)
-        assert found["levels"][level]["keep_fp32"] == ["body.cell"]
+    assert [predictions(found)[level] for level in ("O1", "O2", "O3", "O4", "O5")] == ["works"] * 5
+    found = forecast(Net(State(scale=1e6)))
+    assert ("body.cell", "overflow") in kinds(found, "O2") and predictions(found)["O5"] == "works"
 
 
 def test_a_number_that_float16_cannot_hold_is_no_error():

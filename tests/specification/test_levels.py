@@ -9,6 +9,7 @@ from helpers import loops
 from helpers.networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
+from ampcompat.engine.op_table import expansion
 from ampcompat.engine.op_table.function_facts import having
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
@@ -143,14 +144,18 @@ def test_outputs_are_not_cast_back(setting):
 
 
 @settings_at("O0", "O2", "O3", "O5")
-def test_other_levels_patch_no_functions_but_those_that_write_numbers(setting):
+def test_other_levels_patch_no_functions_but_those_that_refuse_half_arguments(setting):
+    products = {row.name for row in expansion.rows() if row.rule == expansion.HALF}
+    refuse = products.union(*map(having, ("numbers", "source", "refuses_mixed", "is_norm")))
+    refuse |= {row.name for row in expansion.rows() if row.lacks_half_kernel}
+
     def functions():
         """Return what there is but ``data`` and ``numpy``, through which a script writes weights unseen.
 
         And without ``compile``: the compiler has to leave emulated half arithmetic alone.
         """
-        writing = having("numbers") if setting.casts_weights else ()
-        watched = ("data", "numpy", "compile", *writing, *[name + "_" for name in writing])
+        refusing = refuse if setting.casts_weights else ()
+        watched = ("data", "numpy", "compile", *refusing, *[name + "_" for name in refusing])
         owners = (torch, torch.Tensor, F)
         return [{name: each for name, each in vars(owner).items() if name not in watched} for owner in owners]
 

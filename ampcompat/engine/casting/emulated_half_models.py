@@ -11,7 +11,7 @@ from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
 from ..op_table import expansion, function_dtypes
-from . import emulated_half_arithmetic, other_patches, patch_targets, torch_compile
+from . import emulated_half_arithmetic, mixed_arguments, other_patches, patch_targets, torch_compile
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
@@ -100,6 +100,7 @@ class HalfMode(thread_context.FunctionMode):
         super().__init__()
         self.low, self.high = dtypes
         self._emulated = _emulated_functions()
+        self._widened = mixed_arguments.without_half_kernels(dtypes)  # a model may have stored torch's own functions
         has_mixed_kernel = features.has_mixed_batch_norm("cpu", *dtypes)
         self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in other_patches.NORMS]
 
@@ -116,6 +117,8 @@ class HalfMode(thread_context.FunctionMode):
             wanted = _always
         if wanted is not None and wanted(args, kwargs) and self._is_for(args, kwargs):
             return self._computed(function, args, kwargs)
+        if function in self._widened:
+            return self._widened[function](*args, **kwargs)
         if function in self._norms and self._is_mixed_norm(*args, **kwargs):
             return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
         if function in _WALKED_TYPES:

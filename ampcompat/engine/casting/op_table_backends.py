@@ -127,7 +127,7 @@ class OpTableBackend(CastBackend):
         other_patches.script_originals(originals, patches)
         if self.has_autocast:
             other_patches.cast_around_regions(self._switch, self._autocast_cache, patches)
-        accept_any_floating_input(self._caster, patches)
+        accept_any_floating_input(self._caster.is_exempt, patches)
         other_patches.compute_norms_wide(self._caster, patches)
         reread_recurrent_kernels(patches)
         pause_loading(self, patches)

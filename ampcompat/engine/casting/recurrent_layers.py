@@ -1,4 +1,4 @@
-"""What ``nn.RNN``, ``nn.LSTM`` and ``nn.GRU`` need under casts besides the rows of the op table."""
+"""What ``nn.RNN``, ``nn.LSTM`` and ``nn.GRU`` need besides casts of the arguments of their functions."""
 
 import functools
 
@@ -8,8 +8,8 @@ from torch.nn.modules import rnn
 from . import torch_compile
 
 
-def accept_any_floating_input(caster, patches):
-    """Make recurrent layers accept inputs of any floating dtype while casts are active.
+def accept_any_floating_input(is_exempt, patches):
+    """Make recurrent layers accept inputs of any floating dtype unless ``is_exempt(args, kwargs)``.
 
     A layer compares its input's dtype with its weights' before any function of the op table runs, and would refuse a
     half input, which is normal when other layers are cast.
@@ -18,7 +18,7 @@ def accept_any_floating_input(caster, patches):
 
     @functools.wraps(original)
     def check_input(self, input, *args, **kwargs):
-        if not torch_compile.is_compiling() and not caster.is_exempt((input,), kwargs):
+        if not torch_compile.is_compiling() and not is_exempt((input,), kwargs):
             input = _with_dtype_of(input, self)
         return original(self, input, *args, **kwargs)
 

@@ -151,7 +151,7 @@ def _has_sparse(args):
     return False
 
 
-def _is_alike(args):
+def is_alike(args):
     """Return whether all floating tensors are known to have one dtype: a fast check for the common case."""
     first = None
     for arg in args:
@@ -167,7 +167,8 @@ def _is_alike(args):
     return True
 
 
-def _may_hold_tensors(values):
+def may_hold_tensors(values):
+    """Return whether one of the values is a tensor, or a container, which may hold some."""
     return any(isinstance(value, _MAY_HOLD_TENSORS) for value in values)
 
 
@@ -177,7 +178,7 @@ def promoted(function, caster):
 
     @functools.wraps(function)
     def in_widest(*args, **kwargs):
-        if _is_alike(args) and not (kwargs and _may_hold_tensors(kwargs.values())):
+        if is_alike(args) and not (kwargs and may_hold_tensors(kwargs.values())):
             return function(*args, **kwargs)
         if is_exempt(args, kwargs):
             return function(*args, **kwargs)

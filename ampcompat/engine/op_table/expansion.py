@@ -59,6 +59,11 @@ class OpRow(NamedTuple):
         """The row's name in ``autocast_rows``; None if casts are off inside the function, autocast's too."""
         return None if self.no_nested_casts else f"{self.owner}.{self.name}"
 
+    @property
+    def lacks_half_kernel(self):
+        """Whether no torch has half kernels for it (for transforms, CUDA has some in float16)."""
+        return _lacks_half_kernel(self.reason)
+
 
 def _in_place_rule(rule):
     return {FLOAT: FLOAT_IN_PLACE, HALF: FOLLOW_SELF, PROMOTE: FOLLOW_SELF}.get(rule)
@@ -88,12 +93,16 @@ def expand(row):
     return expanded
 
 
+def _lacks_half_kernel(reason):
+    return reason.startswith(NO_HALF_KERNEL)
+
+
 def _has_no_nested_casts(owner, name, rule, reason):
     return (
         name in NO_NESTED_CASTS
         or owner in NO_NESTED_CASTS_OWNERS
         or rule in (PASSTHROUGH, FLOAT32_INSIDE, BANNED)
-        or reason.startswith(NO_HALF_KERNEL)  # many are compositions of products
+        or _lacks_half_kernel(reason)  # many are compositions of products
     )
 
 

@@ -21,6 +21,7 @@ _OPERATORS = (
     "__itruediv__ __mod__ __imod__ __floordiv__ __ifloordiv__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__"
 )
 NO_HALF_KERNEL = "no torch has half kernels for it, so under Apex it could only raise; CPU autocast agrees"
+_NO_OLD_KERNEL = "no torch of Apex's time has half kernels for it; CPU autocast agrees"
 _AUTOCAST = "torch's CUDA autocast lists it"
 _ALIAS = "another name of a row"
 
@@ -76,12 +77,14 @@ WRITTEN = (
     (TORCH, FLOAT, "grid_sampler_2d grid_sampler_3d", "what grid_sample calls"),
     (TORCH, FLOAT, "cov corrcoef", "sums of products, like var; autocast casts the product inside only"),
     (TORCH, FLOAT, "std_mean var_mean logcumsumexp", "the same sums as std, var and logsumexp"),
-    (TORCH, FLOAT, "quantile nanquantile stft polar view_as_complex", NO_HALF_KERNEL),
+    (TORCH, FLOAT, "quantile nanquantile stft", NO_HALF_KERNEL),
+    (TORCH, FLOAT, "polar view_as_complex matrix_exp", _NO_OLD_KERNEL),
+    (LINALG, FLOAT, "matrix_exp", _NO_OLD_KERNEL),
     (
         TORCH,
         FLOAT,
         "lu inverse pinverse cholesky "
-        "cholesky_inverse cholesky_solve det logdet slogdet svd qr matrix_exp lu_solve ormqr "
+        "cholesky_inverse cholesky_solve det logdet slogdet svd qr lu_solve ormqr "
         "orgqr geqrf triangular_solve",
         NO_HALF_KERNEL,
     ),
@@ -90,7 +93,7 @@ WRITTEN = (
         LINALG,
         FLOAT,
         "cholesky cholesky_ex cond det eig eigh eigvals eigvalsh householder_product inv inv_ex ldl_factor lstsq lu "
-        "lu_factor lu_solve matrix_exp matrix_rank pinv qr slogdet solve solve_ex solve_triangular svd svdvals "
+        "lu_factor lu_solve matrix_rank pinv qr slogdet solve solve_ex solve_triangular svd svdvals "
         "tensorinv tensorsolve polar matrix_sqrth",
         NO_HALF_KERNEL,
     ),
@@ -167,6 +170,6 @@ GRADIENT_SUMMED = (
 #: Functions that call other rows inside (a matrix product, a reciprocal), where a cast would undo their own rule.
 NO_NESTED_CASTS = frozenset(
     "tensordot inner bilinear cdist pdist dist cross multi_dot chain_matmul einsum matrix_power cov corrcoef "
-    "linear_cross_entropy __rfloordiv__".split()
+    "linear_cross_entropy polar view_as_complex matrix_exp __rfloordiv__".split()
 )
 NO_NESTED_CASTS_OWNERS = frozenset([LINALG, FFT])

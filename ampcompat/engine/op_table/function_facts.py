@@ -31,6 +31,9 @@ class FunctionFacts(NamedTuple):
     is_usually_false: bool = False  # its boolean result, in a step in which all is finite
     singular_input: Optional[int] = None  # the position of the input that must not be 0
     numbers: tuple = ()  # (position, keyword) of those that the result's dtype must be able to hold
+    source: tuple = ()  # ((position, keyword),) of the tensor that it writes into the first one, of the same dtype only
+    promotes: bool = False  # a product that accepts inputs of different dtypes
+    refuses_mixed: bool = False  # it raises if inputs have different dtypes; so does a product that does not promote
 
 
 _DATA_MOVEMENT = (
@@ -90,6 +93,16 @@ _ROWS = (
     (dict(numbers=((1, "min"), (2, "max"))), "clamp clip"),
     (dict(numbers=((1, "min"),)), "clamp_min"),
     (dict(numbers=((1, "max"),)), "clamp_max"),
+    (dict(source=((2, "value"),)), "__setitem__"),
+    (dict(source=((2, "values"),)), "index_put"),
+    (dict(source=((2, "source"),)), "masked_scatter put"),
+    (dict(source=((3, "source"),)), "index_add index_copy index_reduce"),
+    (dict(source=((3, "src"),)), "scatter scatter_add scatter_reduce"),
+    (dict(promotes=True), "addr"),
+    (
+        dict(refuses_mixed=True),
+        "bilinear cdist cross dot grid_sample grid_sampler grid_sampler_2d grid_sampler_3d inner lerp tensordot vdot",
+    ),
 )
 #: name -> ``FunctionFacts``
 FACTS = {}

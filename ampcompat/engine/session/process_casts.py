@@ -12,7 +12,7 @@ import torch
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
 from .. import casting
-from ..casting import autograd, emulated_half_models, numbers_in_range, torch_compile
+from ..casting import autograd, emulated_half_models, mixed_arguments, torch_compile, written_values
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
@@ -38,7 +38,7 @@ class ProcessCasts:
         self._wanted = wanted
         self._patches = PatchStack()
         self._has_models = False  # that were initialized, since ``close``
-        self._has_half_weights = False  # at O2, O3 or O5
+        self._half_pairs = frozenset()  # the ``DtypePair`` of each level whose weights are half: O2, O3, O5
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
@@ -72,7 +72,7 @@ class ProcessCasts:
 
     def restorer(self):
         """Return a function that restores the backend and the devices of now."""
-        models = self._has_models, self._has_half_weights, self._half_mode
+        models = self._has_models, self._half_pairs, self._half_mode
         return functools.partial(self._restore, self.backend, self.choice, self._opened_as, self._users, models)
 
     @property
@@ -81,8 +81,8 @@ class ProcessCasts:
         return () if self._opened_as is None else self._opened_as[1]
 
     def _restore(self, backend, choice, opened_as, users, models):
-        is_open = self.backend is backend and (self._has_models, self._has_half_weights, self._half_mode) == models
-        self._users, (self._has_models, self._has_half_weights, self._half_mode) = users, models
+        is_open = self.backend is backend and (self._has_models, self._half_pairs, self._half_mode) == models
+        self._users, (self._has_models, self._half_pairs, self._half_mode) = users, models
         if is_open:
             self._cast_where_models_are()
         else:
@@ -100,7 +100,7 @@ class ProcessCasts:
 
     def close(self):
         """Stop casting functions and emulating half arithmetic."""
-        self._has_models, self._has_half_weights, self._half_mode, self._users = False, False, None, []
+        self._has_models, self._half_pairs, self._half_mode, self._users = False, frozenset(), None, []
         self.stop()
 
     def _replace(self, backend, choice, opened_as=None):
@@ -118,10 +118,13 @@ class ProcessCasts:
         if "cpu" in (device_types or ("cpu",)):
             for dtypes in () if opened_as is None else opened_as[1]:
                 missing_kernels.explain_calls(dtypes.low, patches)
+        # Before the backend, whose casts come first.
+        if choice is not None or self._half_pairs:
+            written_values.accept(patches)
+        if self._half_pairs:
+            mixed_arguments.accept(self._half_pairs, patches)
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
-        if choice is not None or self._has_half_weights:
-            numbers_in_range.accept(patches)
         if choice is not None:
             _watch_moves(self._cast_where_models_are, patches)
         if self._has_models or opened_as is not None:
@@ -191,17 +194,17 @@ class ProcessCasts:
         """Return the context of ``forward`` at a level that casts no functions, although another model's may."""
         return None if self.choice is None else self.backend.uncast_forward()
 
-    def add_models(self, has_half_weights, mode):
+    def add_models(self, half_pair, mode):
         """Patch what initialized models need, whatever their level.
 
         Args:
-            has_half_weights: whether their weights are half.
+            half_pair: the ``DtypePair`` of their level if their weights are half, or None.
             mode: a ``HalfMode`` (or None), which ``region`` uses too, and in which gradient checkpointing recomputes.
         """
-        before = self._has_models or self._opened_as is not None, self._has_half_weights, self._half_mode is not None
+        before = self._has_models or self._opened_as is not None, self._half_pairs, self._half_mode is not None
         self._has_models, self._half_mode = True, mode or self._half_mode
-        self._has_half_weights = self._has_half_weights or has_half_weights
-        if before != (True, self._has_half_weights, self._half_mode is not None):
+        self._half_pairs = self._half_pairs | ({half_pair} - {None})
+        if before != (True, self._half_pairs, self._half_mode is not None):
             # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
 

@@ -123,7 +123,7 @@ class Session:
         preparation.commit()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
-        self.process_casts.add_models(policy.casts_model, preparation.half_mode)
+        self.process_casts.add_models(policy.dtypes if policy.casts_model else None, preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration
         self._forget_untrained()

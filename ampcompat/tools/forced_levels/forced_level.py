@@ -20,7 +20,8 @@ from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from ...support.torch_compat import features, step_hooks
 from ...trace.steps import watch_backward, watch_optimizers, watch_scripting
-from . import layers_outside_forward, refusals, refused_calls, trained_modules
+from . import refusals, trained_modules
+from .binary_cross_entropy import AcceptedProbabilities
 from .closure_before_forward import FirstSteps
 from .script_autocast import AutocastRegions
 from .script_backward import BackwardPasses
@@ -49,7 +50,7 @@ class ForcedLevel:
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> its constructor arguments
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
-        self._accepted = None  # the ``AcceptedCalls`` while there is a session
+        self._accepted = None  # the ``AcceptedProbabilities`` while there is a session
         self._is_preparing = self._has_optimizers = False
         self.has_passes = False  # whether there was a backward pass
         self._steps = FirstSteps(self._waiting)
@@ -234,11 +235,9 @@ class ForcedLevel:
         finally:
             self._is_preparing = False
         if self.session is None:
-            self._accepted = refused_calls.AcceptedCalls(process_state.current())
+            self._accepted = AcceptedProbabilities(process_state.current())
             self._accepted.begin()
         self.session = process_state.current()
-        for part in parts:
-            layers_outside_forward.watch(part, self.session, self.regions.is_float32)
         configuration = self.session.configuration_of(optimizers)
         if self.scaler is None:
             self.scaler = configuration.scalers[0]

@@ -13,9 +13,8 @@ import threading
 
 import torch
 
+from ...engine.casting.mixed_arguments import products_in_float32
 from ...engine.models.forward_conversion import ForwardConversion
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class AutocastRegions:
@@ -85,7 +84,7 @@ class AutocastRegions:
             return session.process_casts.region() if self.is_float32() else contextlib.nullcontext()
         if not (self._has_cast or is_in_forward):
             return contextlib.nullcontext()
-        return _Float32(session, is_in_forward and session.policy.casts_model)
+        return _Float32(session)
 
 
 class _Float32:
@@ -93,12 +92,11 @@ class _Float32:
 
     Args:
         session: the ``Session``.
-        has_half_weights: weights are half, so functions of half and float32 tensors widen the half ones.
     """
 
-    def __init__(self, session, has_half_weights):
+    def __init__(self, session):
         self._stack = contextlib.ExitStack()
-        self._contexts = [session.cast_backend.paused()] + ([_widening_mode()] if has_half_weights else [])
+        self._contexts = session.cast_backend.paused(), products_in_float32()
 
     def __enter__(self):
         for context in self._contexts:
@@ -115,26 +113,3 @@ def _is_in_forward():
             return True
         frame = frame.f_back
     return False
-
-
-def _widening_mode():
-    from torch.overrides import TorchFunctionMode
-
-    class Widening(TorchFunctionMode):
-        """A function mode in which functions of half and float32 tensors compute in float32."""
-
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
-            tensors = [each for each in list(args) + list(kwargs.values()) if isinstance(each, torch.Tensor)]
-            dtypes = {each.dtype for each in tensors}
-            is_in_place = getattr(function, "__name__", "").rstrip("_") != getattr(function, "__name__", "")
-            if torch.float32 in dtypes and dtypes & set(_HALF) and not is_in_place:
-                args = [_widened(each) for each in args]
-                kwargs = {name: _widened(each) for name, each in kwargs.items()}
-            return function(*args, **kwargs)
-
-    return Widening()
-
-
-def _widened(value):
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALF else value

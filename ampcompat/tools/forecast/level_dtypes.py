@@ -11,9 +11,10 @@ import torch
 from ...engine.op_table import expansion
 from ...engine.op_table.function_facts import having
 from ...support.nested import BYTES
-from ...support.torch_compat.torch_names import dtype_name
 
-_NORMS, _DTYPE_METHODS, _FOLLOWS_FIRST = having("is_norm"), having("changes_dtype"), having("follows_first")
+_DTYPE_METHODS, _FOLLOWS_FIRST = having("changes_dtype"), having("follows_first")
+_REFUSES_MIXED, _PROMOTES = having("refuses_mixed"), having("promotes")
+_WITHOUT_KERNEL = frozenset(row.name for row in expansion.rows() if row.lacks_half_kernel)
 
 
 class LevelDtypes(NamedTuple):
@@ -67,7 +68,11 @@ class StepDtypes:
             rule = self._rule(call)
             dtype = self._result(call, seen, rule)
             self._check(call, seen)
-            self.seen.append([dtype] * len(seen) if rule in (expansion.HALF, expansion.FLOAT) else seen)
+            if rule in (expansion.HALF, expansion.FLOAT):
+                seen = [dtype] * len(seen)
+            elif self._is_product(call) and self._is_mixed(seen):
+                seen = [level.low] * len(seen)
+            self.seen.append(seen)
             for index in call.outputs:
                 self.stored[index] = dtype
 
@@ -119,6 +124,10 @@ class StepDtypes:
             return self._cast(call, seen)
         if call.target is not None:
             return self._like(call)
+        if call.op in _WITHOUT_KERNEL and self._level.low in seen:
+            return torch.float32
+        if self._is_mixed(seen) and (call.op in _REFUSES_MIXED or self._is_product(call)):
+            return seen[0]  # see ``engine/casting/mixed_arguments``
         is_in_place = call.op.endswith("_") and not call.op.endswith("__") or call.op.startswith("__i")
         if is_in_place or call.op in _FOLLOWS_FIRST:
             return seen[0]
@@ -152,23 +161,17 @@ class StepDtypes:
     def _check(self, call, seen):
         """Note why a call would raise."""
         level = self._level
-        if self.error is not None or level.low is None:
-            return
-        rule = level.table.get(call.op)
         is_cast = level.casts_functions and call.place.layer_of(level.kept) is None
-        if is_cast and rule == expansion.BANNED and level.low in seen:
+        is_refused = is_cast and level.table.get(call.op) == expansion.BANNED and level.low in seen
+        if is_refused and self.error is None:
             self.error = call, f"{call.op} refuses half inputs"
-        elif not is_cast and (rule == expansion.HALF or call.op in _NORMS) and self._is_mixed(call, seen):
-            told = "{} gets inputs of {}".format(call.op, " and ".join(map(dtype_name, dict.fromkeys(seen))))
-            self.error = call, told
 
-    def _is_mixed(self, call, seen):
-        if call.op in _NORMS:
-            weights = [
-                dtype for dtype, index in zip(seen, call.inputs) if self._values[index].kind in ("param", "buffer")
-            ]
-            return any(BYTES[seen[0]] > BYTES[dtype] for dtype in weights if dtype in BYTES)
-        return len(set(seen)) > 1
+    def _is_product(self, call):
+        """Return whether a call multiplies without promoting its inputs; at O1 and O4 those are half then."""
+        return self._level.table.get(call.op) == expansion.HALF and call.op not in _PROMOTES
+
+    def _is_mixed(self, seen):
+        return self._level.low in seen and len(set(seen)) > 1
 
 
 def _widest(dtypes):

@@ -1,4 +1,4 @@
-"""Calls that torch refuses in half precision, under a forced level, against torch in float32 and float64."""
+"""What torch refuses to write into half tensors, under a forced level and ``amp.initialize``; half probabilities."""
 
 import math
 
@@ -84,12 +84,14 @@ def level(request, monkeypatch):
     return name
 
 
-@pytest.fixture
-def low(level):
-    """The level's half dtype, in a forced level whose session is open."""
-    with forced(level):
+@pytest.fixture(params=[True, False], ids=["forced", "initialize"])
+def low(level, request):
+    """The level's half dtype, in a forced level whose session is open, or in a session of ``amp.initialize``."""
+    with forced(level if request.param else None):
         model = nn.Linear(2, 1)
-        torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if not request.param:
+            amp.initialize(model, optimizer, opt_level=level)
         model(torch.ones(1, 2)).sum().backward()
         yield LOW[level]
 
