@@ -119,7 +119,7 @@ def explanation(cause, level):
     is_early = "init_scale" in cause.options
     with ampcompat.session(level, observers=[diagnosis], verbosity=0):
         train(cause)
-    texts = [text for step, text in diagnosis.findings if is_early or step >= FAULT or "adam" in cause.options]
+    texts = [text for step, text, *_ in diagnosis.findings if is_early or step >= FAULT or "adam" in cause.options]
     return texts[0] if texts else ""
 
 

@@ -21,7 +21,10 @@ BEGIN_AB, END_AB = "<!-- what benchmarks/readme_path.py prints of ab -->\n", "<!
 
 #: Commands after ``ampcompat``, in a folder with a copy of the script, and the lines, or beginnings of lines, to show.
 SCRIPT, NEW = "char_transformer.py", "plain_torch.py"
-AB = (f"ab --levels O0,O1,O2,O3 --steps 100 {SCRIPT} --eps 1e-8", r"(level|O\d|\*|Accepted|Take|No advice).*")
+AB = (
+    f"ab --levels O0,O1,O2,O3 --steps 100 {SCRIPT} --eps 1e-8",
+    r"(level|O\d|\*|to target|Accepted|If memory|To see|Take|No advice).*",
+)
 STEPS = (
     (f"check --brief {SCRIPT}", "Runs unchanged.*|Does not run.*"),
     (f"run {SCRIPT} --steps 100", "validation loss.*"),

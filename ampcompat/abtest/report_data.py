@@ -79,6 +79,7 @@ class Finding:
 
     step: int = 0  # its number, from 0
     text: str = ""  # what happened, and what to try
+    same_as: Optional[int] = None  # an earlier step that had the same cause, whose finding has the details
 
 
 @dataclass

@@ -63,6 +63,17 @@ def test_of_a_loss_scale_the_changes_the_end_and_the_skipped_steps_are_kept():
     ]
 
 
+def test_loss_scales_that_are_constant_have_no_chart():
+    runs = {level: Run(scale=[(step, 0, scale) for step in range(9)]) for level, scale in (("O0", 1.0), ("O2", 128.0))}
+    assert build_charts.charts([("", Report(runs=runs))]) == []
+
+
+def test_no_two_rows_have_the_same_colour():
+    names = list(build_charts.COLOURS) + ["unchanged", "my own", "another"]
+    legend = build_charts.legend([("", Report(runs={name: made_run("O1", 5) for name in names}))])
+    assert len({run["colour"] for run in legend}) == len(names)
+
+
 def colours_of(chart):
     """Return ``{run: colour}`` of a chart."""
     scale = chart.spec["layer"][0]["encoding"]["color"]["scale"]
@@ -72,7 +83,7 @@ def colours_of(chart):
 def test_a_run_has_the_same_colour_in_every_chart_and_a_level_in_every_report():
     runs = {name: made_run("O1", 5) for name in ("torch 1", "O1", "torch 2")}
     drawn = build_charts.charts([("", Report(runs=runs, baseline="torch 1"))])
-    loss, difference = (colours_of(chart) for chart in drawn if chart.name in ("loss-0", "difference"))
+    difference, loss = (colours_of(chart) for chart in drawn if chart.name in ("loss-0", "difference"))
     assert difference == {name: loss[name] for name in ("O1", "torch 2")} and len(set(loss.values())) == 3
     both = build_charts.charts([("one", Report(runs={"O4": runs["O1"]})), ("other", Report(runs=runs))])
     found = colours_of(both[0])

@@ -92,7 +92,7 @@ def test_beyond_20_percent_a_speed_is_not_a_number_and_no_level_is_advised_for_i
     report = report_with(timed([1.0, 1.1, 1.0]), O1=timed([0.5, 1.0, 0.7]))
     assert summarize(report)["O1"].speed is None and report.runs["O1"].speed.interval is not None
     assert "not measurable here" in to_text(report)
-    assert report.advice.startswith("Accepted: O1. Which is fastest is not known")
+    assert report.advice.startswith("Accepted: O1.\nWhich is fastest is not known")
 
 
 def test_columns_that_need_it_are_explained_below_the_table():
@@ -131,7 +131,8 @@ def test_where_half_precision_is_emulated_no_level_is_advised_by_its_speed():
         each.memory.peak_total = 100 * 2**20
     report.runs["O2"].memory.peak_total = 50 * 2**20
     advice.advise(report)
-    assert report.advice.splitlines()[0] == (
-        "Accepted: O1, O2. If memory is short: O2, 50 % less memory. To see which is fastest, run this on a GPU: "
-        "this CPU emulates half precision."
-    )
+    assert report.advice.splitlines()[:3] == [
+        "Accepted: O1, O2.",
+        "If memory is short: O2, 50 % less memory.",
+        "To see which is fastest, run this on a GPU: this CPU emulates half precision.",
+    ]

@@ -350,7 +350,7 @@ def test_of_fewer_than_ten_undisturbed_steps_no_speed_is_given_nor_advised():
     row = summarize(report)["O0"]
     assert (row.seconds, row.speed, summarize(report)["plain"].speed, row.to_target.median_seconds) == (None,) * 4
     assert "Of O0, fewer than 10 steps without hooks were timed: raise --steps." in report.advice
-    assert report.advice.startswith("Accepted: plain. Which is fastest is not known") and "fewer than 10" in " ".join(
+    assert report.advice.startswith("Accepted: plain.\nWhich is fastest is not known") and "fewer than 10" in " ".join(
         to_text(report).split()
     )
 
@@ -359,7 +359,7 @@ def test_where_only_the_baseline_has_enough_times_none_is_said_to_be_slower():
     hooked = run_with(curve(steps=30), 4.0, watched=[0, 1, 2, 3, 4, 5] + list(range(16, 26)))
     baseline = run_with(curve(steps=30))
     baseline.repeats = [run_with(curve(1, 1.01, steps=30))]
-    says = "Accepted: O1. Which is fastest is not known: no step times could be compared. Of O1, fewer than 10 steps"
+    says = "Accepted: O1.\nWhich is fastest is not known: no step times could be compared.\nOf O1, fewer than 10 steps"
     assert report_with(baseline, O1=hooked).advice.startswith(says)
 
 
@@ -389,7 +389,7 @@ def test_of_equally_fast_levels_the_one_with_less_memory_is_recommended():
 def test_where_nothing_is_faster_the_baseline_is_recommended():
     report = report_with(O1=run_with(curve(), 2.0, peak=900), O2=run_with(curve(), 4.0, peak=250))
     says = "Take O0: no accepted level reaches the baseline's final loss earlier. Accepted: O1, O2. "
-    assert report.advice.splitlines()[0] == says + "If memory is short: O2, 75 % less memory."
+    assert " ".join(report.advice.splitlines()[:3]) == says + "If memory is short: O2, 75 % less memory."
 
 
 SCRIPTS = [
@@ -416,7 +416,7 @@ def test_of_scripts_it_is_said_whether_they_train_alike(losses, told, row):
     environment = {"script": "examples/gan.py --steps 9", "device": "cpu (threads: 1, float16 emulated in float32)"}
     report = Report(environment=environment, baseline=row, runs=runs)
     advice.advise(report)
-    assert report.advice.startswith(told)
+    assert report.advice.replace("\n", " ").startswith(told)
     text = to_text(report)
     assert "level" not in text and "unchanged" not in text and text.splitlines()[2].split()[0] == "script"
     assert "the times say nothing about a GPU" in " ".join(text.split())
@@ -478,7 +478,7 @@ def test_widely_varying_times_are_mentioned_with_the_advice():
     run = run_with(curve())
     run.step_seconds = [1.0, 2.0] * 50
     report = report_with(O1=run)
-    assert "Step times of O1 vary widely" in report.advice.splitlines()[0]
+    assert "Step times of O1 vary widely" in report.advice
     assert "Step times of O1 vary widely" in " ".join(to_text(report).split())
 
 

@@ -66,7 +66,7 @@ def doubling(start):
 def test_a_value_that_grows_is_told_once_before_it_overflows_with_its_name(level):
     diagnosis = train(doubling(17), level)
     ((step, text),) = diagnosis.warnings
-    first = min(step for step, _ in diagnosis.findings) if diagnosis.findings else 18
+    first = min(step for step, *_ in diagnosis.findings) if diagnosis.findings else 18
     assert 11 <= step < first
     assert "the largest absolute value of the output of grows has grown 128-fold in 8 passes" in text
     assert f"in about {18 - step} pass" in text
@@ -116,13 +116,13 @@ def test_the_explanation_of_a_skipped_step_shows_what_grew_before():
     diagnosis = train(
         lambda step: LIMIT * 2.0 ** (step - 9), steps=14, loss=lambda output: output.float().mean() * 1e-9
     )
-    _, text = diagnosis.findings[0]
+    _, text, _ = diagnosis.findings[0]
     shown = text.partition("Largest absolute values in the passes before: ")[2].partition(" What to try")[0]
     assert shown.startswith("output of grows ") and "128-fold in 8 passes" in text
     values = [float(value) for value in shown[len("output of grows ") :].partition(" (")[0].split(", ")]
     assert values == pytest.approx([LIMIT * 2.0 ** (step - 10) for step in range(5, 11)], rel=5e-3)
     assert "What to try" in text.partition("128-fold")[2]
-    _, repeated = diagnosis.findings[-1]
+    _, repeated, _ = diagnosis.findings[-1]
     assert len(diagnosis.findings) > 1 and "Largest absolute values" not in repeated
 
 

@@ -84,7 +84,7 @@ def loop(model, optimizer, steps, corrupt, options):
 
 def test_a_layer_that_overflows_is_found_by_name(level):
     diagnosis = train(Net(Corrupting(at=3)), 5, opt_level=level)
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 3
     assert "In the forward pass inf came first from module corrupting" in text
 
@@ -96,12 +96,12 @@ def test_a_layer_that_overflows_is_found_with_either_backend(each, backend):
         model = Net(Corrupting(at=1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loop(model, optimizer, 2, lambda step, loss: loss, {"loss_scale": "dynamic", "init_scale": 8.0})
-    assert ["module corrupting" in text for _, text in diagnosis.findings] == [True]
+    assert ["module corrupting" in text for _, text, *_ in diagnosis.findings] == [True]
 
 
 def test_a_nan_in_the_loss_is_not_attributed_to_a_layer(level):
     diagnosis = train(Net(), 4, lambda step, loss: loss * float("nan") if step == 2 else loss, opt_level=level)
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 2
     assert "The loss was nan although the outputs of all modules were finite" in text
     assert "check the loss function" in text
@@ -112,7 +112,7 @@ def test_the_derivative_of_a_root_at_zero_is_found_between_two_outputs(level):
         return x + (x - x.detach()).pow(2).sum(1, keepdim=True).sqrt()
 
     diagnosis = train(Net(Corrupting(1, distance)), 3, opt_level=level)
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 1
     # The two share a tensor, since act works in place; torch before 2.0 calls both hooks with the same gradient.
     expected = "The loss was finite. In the backward pass nan came first in the gradient at the output of {}, "
@@ -125,7 +125,7 @@ def test_the_derivative_of_a_root_at_zero_is_found_between_two_outputs(level):
 def test_a_scale_that_starts_too_high_needs_no_change(each):
     scales = dict(init_scale=SCALE, max_loss_scale=SCALE)
     diagnosis = train(Net(), 1, lambda step, loss: loss * 64, opt_level=each, **scales)
-    ((_, text),) = diagnosis.findings
+    ((_, text, _),) = diagnosis.findings
     assert "What to try: nothing. A dynamic scale starts high" in text
 
 
@@ -143,7 +143,7 @@ def test_earlier_maxima_are_unscaled(each):
         init_scale=SCALE,
         max_loss_scale=SCALE,
     )
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 3
     scaled = 0.5 * SCALE
     assert "gradient of 0.weight" in text or "gradient at the output of 0" in text
@@ -189,7 +189,7 @@ def test_an_input_that_functions_made_inf_is_not_attributed_to_the_next_module(e
             return self.last(h)
 
     diagnosis = train(Functional(), 4, squared, opt_level=each)
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 2
     assert "inf was there already in the input of last" in text
     assert "; its largest absolute value before was" in text
@@ -212,7 +212,10 @@ def test_the_same_cause_again_is_not_printed_again(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ampcompat: step")]
     assert lines[0].startswith("ampcompat: step 0 (loss scaler 0) was skipped. The loss was inf")
     assert len(lines) == 1
-    assert diagnosis.findings[1:] == [(1, "As in step 0: inf in the loss."), (2, "As in step 0: inf in the loss.")]
+    assert diagnosis.findings[1:] == [
+        (1, "As in step 0: inf in the loss.", 0),
+        (2, "As in step 0: inf in the loss.", 0),
+    ]
 
 
 @pytest.mark.parametrize("prints, verbosity", [(True, 0), (False, 1)])
@@ -221,7 +224,7 @@ def test_findings_are_there_without_printing(prints, verbosity, capsys):
     with ampcompat.session("O1", observers=[diagnosis], verbosity=verbosity):
         train(Net(), 2, lambda step, loss: loss * float("inf"), diagnosis, verbosity=verbosity)
     assert "ampcompat: step" not in capsys.readouterr().out
-    assert [step for step, _ in diagnosis.findings] == [0, 1]
+    assert [step for step, *_ in diagnosis.findings] == [0, 1]
 
 
 def test_the_skip_limit_prints_the_diagnosis(capsys):
@@ -278,7 +281,7 @@ def test_of_two_models_and_losses_the_right_one_is_named(level):
                 with amp.scale_loss(loss, optimizers[loss_id], loss_id=loss_id) as scaled_loss:
                     scaled_loss.backward()
                 optimizers[loss_id].step()
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "inf was there already in the input of the whole Critic" in text
 
@@ -293,7 +296,7 @@ def test_two_optimizers_of_one_loss_have_one_finding():
                 scaled_loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
-    assert [step for step, _ in diagnosis.findings] == [0, 1, 2]
+    assert [step for step, *_ in diagnosis.findings] == [0, 1, 2]
 
 
 def test_losses_that_were_accumulated_without_unscaling_are_checked(level):
@@ -308,7 +311,7 @@ def test_losses_that_were_accumulated_without_unscaling_are_checked(level):
                 with amp.scale_loss(loss, optimizer, delay_unscale=part < 2) as scaled_loss:
                     scaled_loss.backward()
             optimizer.step()
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "The loss was nan" in text
 
@@ -324,7 +327,7 @@ def test_a_skip_that_is_known_late_has_the_number_of_its_step():
         loop(model, optimizer, 8, lambda step, loss: loss * float("inf") if step == 2 else loss, {"init_scale": 8.0})
         assert diagnosis.findings == []
         ampcompat.current().scalers[0].loss_scale()
-        ((step, text),) = diagnosis.findings
+        ((step, text, _),) = diagnosis.findings
     assert step == 2
     assert "The loss was inf" in text
 
@@ -341,7 +344,7 @@ def test_a_skip_that_was_not_read_is_reported_when_the_session_closes():
         make=lambda params: torch.optim.Adam(params, lr=0.01, fused=True),
         opt_level="O1",
     )
-    assert [step for step, _ in diagnosis.findings] == [1]
+    assert [step for step, *_ in diagnosis.findings] == [1]
 
 
 def test_a_pass_that_raised_leaves_no_record():

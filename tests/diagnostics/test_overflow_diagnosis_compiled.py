@@ -29,7 +29,7 @@ def test_findings_say_that_compiled_code_runs_no_hooks(each):
             with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
             optimizer.step()
-    ((step, text),) = diagnosis.findings
+    ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "The loss was nan" in text
     assert "code compiled by torch.compile or TorchScript runs no hooks" in text

@@ -33,7 +33,9 @@ ONCE = "The speed of {} comes from a single round, so it has no interval."
 
 
 def advise(report):
-    """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``, one line each."""
+    """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``: the verdict in one
+    sentence, and remarks, one line each.
+    """
     rows = summarize(report)
     equivalences, known = equivalence.find(report, rows), find_speeds(report)
     for level, row in rows.items():
@@ -41,10 +43,9 @@ def advise(report):
         report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
         report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = known.get(level)
-    told = _of_scripts(report, rows) if are_scripts(report) else [_advice(report, rows)[1]]
-    told += [each for each in (unchanged.tell(report),) if each]
-    first = " ".join(told + _warnings(report, rows))
-    report.advice = "\n".join([first] + _remarks(report, rows))
+    lines = _of_scripts(report, rows) if are_scripts(report) else _advice(report, rows)[1]
+    lines += [each for each in (unchanged.tell(report),) if each]
+    report.advice = "\n".join(lines + _warnings(report, rows) + _remarks(report, rows))
 
 
 def best_level(rows):
@@ -93,29 +94,36 @@ def recommended_level(report, rows):
 
 
 def _advice(report, rows):
-    """Return the ``LevelSummary`` of the recommended level, or None, and the advice."""
+    """Return the ``LevelSummary`` of the recommended level, or None, and the sentences of the advice."""
     baseline = rows.get(report.baseline)
-    if baseline is not None and baseline.status == "failed":
-        return None, f"No advice: the baseline {report.baseline} failed, so that there is nothing to compare with."
-    if baseline is None or not baseline.steps:
-        return None, f"No advice: the baseline {report.baseline} recorded no steps to compare with."
     others = [row for row in rows.values() if row is not baseline]
-    if not others:
-        return None, "No advice: only the baseline was run."
-    if baseline.verdict.kind != BASELINE:
-        sentence = (
-            "No advice: the baseline {} is not a usable reference: {}. Fix that first: another level cannot help."
-        )
-        return None, sentence.format(report.baseline, baseline.verdict.text.rstrip("."))
-    if all(row.verdict.kind == NOT_JUDGED for row in others):
-        return None, f"No advice: no level was judged ({others[0].level}: {others[0].verdict.text})."
+    reason = _why_none(report, baseline, others)
+    if reason is not None:
+        return None, [f"No advice: {reason}."]
     best = best_level(rows)
-    accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
+    accepted = [row for row in others if row.verdict.kind == ACCEPTED]
     if emulates_half(report) and accepted:
         return None, _without_speed(accepted, baseline, EMULATED)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         return None, _without_speed(accepted, baseline, UNMEASURED)
     return best, _recommended(best, baseline, rows, time_to_target.describe(report))
+
+
+def _why_none(report, baseline, others):
+    """Return why there is nothing to advise, or None."""
+    name = report.baseline
+    if baseline is not None and baseline.status == "failed":
+        return f"the baseline {name} failed, so that there is nothing to compare with"
+    if baseline is None or not baseline.steps:
+        return f"the baseline {name} recorded no steps to compare with"
+    if not others:
+        return "only the baseline was run"
+    if baseline.verdict.kind != BASELINE:
+        reason = baseline.verdict.text.rstrip(".")
+        return f"the baseline {name} is not a usable reference: {reason}. Fix that first: another level cannot help"
+    if all(row.verdict.kind == NOT_JUDGED for row in others):
+        return f"no level was judged ({others[0].level}: {others[0].verdict.text})"
+    return None
 
 
 def _of_scripts(report, rows):
@@ -149,9 +157,12 @@ def _share(difference):
 def _without_speed(accepted, baseline, reason):
     """Return the advice if no speeds are known, and why."""
     if not accepted:
-        return "No level was accepted."
-    told = "Accepted: {}.".format(", ".join(row.level for row in accepted))
-    return " ".join([told] + _least_memory(accepted, baseline) + [reason])
+        return ["No level was accepted."]
+    return [_accepted(accepted)] + _least_memory(accepted, baseline) + [reason]
+
+
+def _accepted(accepted):
+    return "Accepted: {}.".format(", ".join(row.level for row in accepted))
 
 
 def _least_memory(accepted, baseline):
@@ -165,7 +176,7 @@ def _recommended(best, baseline, rows, goal):
         timed = "" if reference is None else f"; {baseline.level}: {seconds(reference)}"
         if _is_in_scatter(best, baseline):
             reason = f"as fast as {baseline.level} within the scatter of step times"
-            return f"Take {best.level}: {reason}{_memory(best, baseline)}."
+            return [f"Take {best.level}: {reason}{_memory(best, baseline)}."]
         if own is None:
             reason = "the fastest of those accepted"
         else:
@@ -174,15 +185,13 @@ def _recommended(best, baseline, rows, goal):
             place = "the first" if is_first else f"within {percent(EQUAL_TIME)} of the first"
             reason = f"{place} to reach {goal} ({seconds(own)}{timed})"
         text = "Take {}: {}, {:.2f} times the speed{}."
-        return text.format(best.level, reason, best.speed, _memory(best, baseline))
+        return [text.format(best.level, reason, best.speed, _memory(best, baseline))]
     reason = "is faster here" if reference is None else f"reaches {goal} earlier"
     accepted = [row for row in rows.values() if row.verdict.kind == ACCEPTED]
     if any(_is_in_scatter(row, baseline) for row in accepted if row.seconds):
         reason += " beyond the scatter of step times"
-    text = f"Take {baseline.level}: no accepted level {reason}."
-    if accepted:
-        text += " Accepted: {}.".format(", ".join(row.level for row in accepted))
-    return " ".join([text] + _least_memory(accepted, baseline))
+    lines = [f"Take {baseline.level}: no accepted level {reason}."] + ([_accepted(accepted)] if accepted else [])
+    return lines + _least_memory(accepted, baseline)
 
 
 def _saved(row, baseline):

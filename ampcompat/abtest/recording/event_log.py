@@ -9,7 +9,7 @@ Events are dicts with one of these keys, and the values that belong to it:
     memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
                   measured: in which steps
     layers        [[name, error], …] as far as measured by now
-    finding       why a step was skipped; of_step
+    finding       why a step was skipped; of_step; same_as: an earlier step with the same cause, or None
     warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
     end           status; error, traceback
@@ -32,7 +32,7 @@ def apply_event(run, event):
         run.predicted = Memory(**event["predicted"]) if event.get("predicted") else None
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
-        run.findings.append(Finding(event["of_step"], event["finding"]))
+        run.findings.append(Finding(event["of_step"], event["finding"], event.get("same_as")))
     elif "warning" in event:
         run.warnings.append(Finding(event["of_step"], event["warning"]))
     elif "saved" in event:

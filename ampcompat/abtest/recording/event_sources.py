@@ -42,7 +42,7 @@ class DiagnosisEvents:
         self._count += len(new)
         self._warnings += len(warned)
         events = [{"warning": text, "of_step": step} for step, text in warned]
-        return events + [{"finding": text, "of_step": step} for step, text in new]
+        return events + [{"finding": text, "of_step": step, "same_as": same_as} for step, text, same_as in new]
 
 
 class MemoryEvents:

@@ -21,8 +21,9 @@ from . import chart_points
 #: ``spec`` has no size; see ``complete``.
 Chart = namedtuple("Chart", "name title caption spec")
 
-#: The colours of the levels.
+#: The colours of the levels, and of other rows when those of absent levels are used up.
 COLOURS = dict(O0="#808080", O1="#0072b2", O2="#d55e00", O3="#009e73", O4="#aa4488", O5="#b8860b")
+MORE_COLOURS = ["#56b4e9", "#000000", "#cc79a7", "#7a4b00", "#5e3c99", "#b00020"]
 
 #: Smoothing, by the name in the menu -> the share of the points over which values are averaged.
 SMOOTHING = {"none": 0.0, "light": 0.02, "strong": 0.1}
@@ -47,8 +48,9 @@ def charts(reports):
     """Return the ``Chart`` objects of ``[(name, Report), …]``; a chart without data is left out."""
     named = [(name if len(reports) > 1 else "", report) for name, report in reports]
     names = {name for _, _, run in _runs(named) for name in curves.series_names(run)}
-    found = [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
-    found += [_differences(named), _scales(named), _times(named), _memory(named)]
+    found = [_differences(named)]
+    found += [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
+    found += [_scales(named), _times(named), _memory(named)]
     return [chart for chart in found if chart.spec["data"]["values"]]
 
 
@@ -92,10 +94,18 @@ def legend(reports):
             "colour": palette[fields["run"]],
             "seeds": 1 + len(run.repeats),
             "dashed": names.index(fields["report"]) > 0,
-            "is_finite": any(math.isfinite(value) for value in run.losses().values()),
+            "remark": _remark(run),
         }
         for _, fields, run in _runs(named)
     ]
+
+
+def _remark(run):
+    """Return why a run has no line in the charts of losses, or ""."""
+    losses = run.losses().values()
+    if any(map(math.isfinite, losses)):
+        return ""
+    return "never finite" if losses else "failed at its start" if run.status == "failed" else "no losses"
 
 
 #: Units of width and height of a chart in an image, between two charts, and of an axis with its labels and title.
@@ -157,9 +167,9 @@ def _runs(named):
 
 
 def _palette(named):
-    """Return ``{run: its color}``; variants get colors that no level among the runs has, as long as there are any."""
+    """Return ``{run: its color}``; variants get colors that no level among the runs has."""
     levels = {fields["run"]: level for level, fields, _ in _runs(named)}
-    free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] or COLOURS.values())
+    free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] + MORE_COLOURS)
     return {run: COLOURS.get(level) or next(free) for run, level in levels.items()}
 
 
@@ -260,6 +270,8 @@ def _scales(named):
         kept = sorted(set(changes + [point for point in points if point[0] in skipped][:POINTS]))
         kept = [(step, value if math.isfinite(value) else None) for step, value in kept]
         rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in kept]
+    if len({(row["run"], row["scale"]) for row in rows}) == len({row["run"] for row in rows}):
+        rows = []  # the scale of each run is constant: the table has it
     spec = _filled("scale", rows, named)
     spec["layer"] += [_read("skips")] if any(row["skipped"] for row in rows) else []
     caption = "The factor of the first loss, logarithmic. Triangles are skipped steps."

@@ -252,10 +252,10 @@ function chip(text, key, colour, dashed) {
 function show() {
   const legend = document.querySelector('#legend');
   legend.querySelectorAll('.group').forEach(each => each.remove());
-  for (const {run, colour, seeds, dashed, is_finite} of RUNS) {
+  for (const {run, colour, seeds, dashed, remark} of RUNS) {
     const group = legend.querySelector('.groups').appendChild(document.createElement('span'));
     group.className = 'group';
-    group.append(chip(run + (is_finite ? '' : ': never finite'), run, colour, dashed));
+    group.append(chip(run + (remark && ': ' + remark), run, colour, dashed));
     for (let seed = 1; seed <= seeds && seeds > 1; ++seed) {
       const each = chip(String(seed), run + ' / ' + seed);
       each.title = each.ariaLabel = run + ', seed ' + seed;

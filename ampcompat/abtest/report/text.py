@@ -14,9 +14,6 @@ OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
 #: The number of causes of skipped steps that are shown; the page and the JSON have all of them.
 MAX_CAUSES = 6
 
-#: The beginning of a finding of the overflow diagnosis whose cause was reported before.
-SAME_CAUSE = "As in step "
-
 
 def to_text(report, width=100, details=False, summary=None):
     """Return a report as text for a terminal with this number of columns.
@@ -25,7 +22,6 @@ def to_text(report, width=100, details=False, summary=None):
         details: also include the verdicts in words, scales, memory by kind and why steps were skipped.
         summary: the result of ``summarize(report)``, if known.
     """
-    advice = report.advice.splitlines()
     summary = summary or summarize(report)
     compared = _step_comparison(report, width)
     if compared and not report.runs:
@@ -43,7 +39,7 @@ def to_text(report, width=100, details=False, summary=None):
         told += _first_causes(report) + _reasons(report, summary)
     told += [": ".join(each) for each in tables.warnings(report)[:MAX_CAUSES]]
     blocks.append(_sentences(told + tables.equivalences(report), width))
-    blocks.append(_sentences(advice if details else advice[:1], width))
+    blocks.append(_sentences(report.advice.splitlines(), width))
     return "\n\n".join(filter(None, blocks))
 
 
@@ -131,7 +127,8 @@ def _overflows(report):
 
 
 def _causes(findings):
-    causes = [": ".join(each) for each in tables.by_text(findings) if not each[1].startswith(SAME_CAUSE)]
+    first = {level: [each for each in of if each.same_as is None] for level, of in findings.items()}
+    causes = [": ".join(each) for each in tables.by_text(first)]
     rest = len(causes) - MAX_CAUSES
     return causes[:MAX_CAUSES] + ([f"{rest} more causes of skipped steps"] if rest > 0 else [])
 

@@ -45,8 +45,8 @@ class OverflowDiagnosis(Observer):
         is_paused: whether passes are not recorded and take as long as without a diagnosis. The forward pass of a step
             that is skipped meanwhile is repeated, since the weights have not changed; if that is not possible, only the
             loss and the gradients are known.
-        findings: (step, text) of every skipped step, in the order in which they became known. Steps count from 0 for
-            each optimizer.
+        findings: (step, text, an earlier step with the same cause or None) of every skipped step, in the order in which
+            they became known. Steps count from 0 for each optimizer.
         warnings: (step, text) of the warning, if there was one.
     """
 
@@ -306,7 +306,8 @@ class Findings:
     """The explanations of skipped steps.
 
     Attributes:
-        texts: (step, text) of every skipped step, in the order in which they became known.
+        texts: (step, text, an earlier step with the same cause or None) of every skipped step, in the order in which
+            they became known.
     """
 
     def __init__(self):
@@ -331,17 +332,19 @@ class Findings:
             first_step, lines = earlier[3], []
         self._last[record.loss_id] = ((cause, advice), record, facts, first_step)
         self._causes[first_step, cause] += 1
-        self.texts.append((record.step, " ".join(lines) or f"As in step {first_step}: {cause}."))
+        same_as = None if lines else first_step
+        self.texts.append((record.step, " ".join(lines) or f"As in step {first_step}: {cause}.", same_as))
         return lines
 
     def add_unrecorded(self, record, facts):
         """Explain a pass for which only the loss and the gradients are known."""
         _, text, advice = explain(facts._replace(missing_outputs=UNWATCHED))
-        told = f"{text} What to try: {advice}"
+        told, same_as = f"{text} What to try: {advice}", None
         earlier = self._last.get(record.loss_id)
         if earlier is not None and earlier[2].loss == facts.loss:  # nan or inf, or None for a finite loss
-            told = f"As in step {earlier[3]}, as far as is known: {UNWATCHED}."
-        self.texts.append((record.step, told))
+            same_as = earlier[3]
+            told = f"As in step {same_as}, as far as is known: {UNWATCHED}."
+        self.texts.append((record.step, told, same_as))
 
     def summary(self, passes):
         """Return a sentence on a run with this number of passes."""

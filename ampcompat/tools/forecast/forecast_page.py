@@ -120,10 +120,15 @@ def _modules(forecast):
 
 
 def _levels(forecast):
-    """Return (level, prediction, verdict, sentences about the loss scale) for each half level."""
+    """Return (level, prediction, verdict, its first cause and the loss scale as sentences) for each half level."""
     told = forecast["details"]["levels"]
     return [
-        (level, found["prediction"], forecast_text.verdict(found), forecast_text.scale_sentence(found, told[level]))
+        (
+            level,
+            found["prediction"],
+            forecast_text.verdict(found),
+            forecast_text.reasons(found, told[level])[:1] + forecast_text.scale_sentence(found, told[level]),
+        )
         for level, found in forecast["levels"].items()
         if told[level]["dtype"] is not None
     ]
