@@ -5,6 +5,7 @@ The script runs in its own process. This process does not import torch.
 
 import argparse
 import json
+import shlex
 import sys
 
 from ..abtest.planned_run import PlannedRun
@@ -37,7 +38,7 @@ def audit(arguments):
     try:
         with sigterm_as_interrupt():
             report = _run(options, command)
-        _print(report, command)
+        _print(report, command, options.launcher)
         if options.json is not None:
             files.write(options.json, json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt as error:
@@ -64,6 +65,8 @@ def _parser():
     add("--fail-on", choices=("wrong", "never"), default="wrong", help=fail)
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
+    launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is observed"
+    add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     add("--verbose", action="store_true", help="print the script's output")
     device_option.add_option(parser)
     add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
@@ -84,6 +87,7 @@ def _run(options, command):
         seed=options.seed,
         steps=options.steps,
         options=run_options,
+        launcher=options.launcher,
         device=options.device,
     )
     child = SubprocessRun(planned, options.verbose, name="audit")
@@ -96,7 +100,7 @@ def _run(options, command):
     raise AmpError("\n".join(filter(None, [child.output.strip(), reason or "it did not make a step"])))
 
 
-def _print(report, command):
+def _print(report, command, launcher):
     from ..tools.audit.audit_text import to_text
 
-    terminal.show(to_text(report, command, terminal.columns(100, least=80, most=110)))
+    terminal.show(to_text(report, command, terminal.columns(100, least=80, most=110), launcher))

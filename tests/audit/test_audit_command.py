@@ -7,6 +7,7 @@ from helpers import forked
 
 from ampcompat.cli import main
 from ampcompat.support.torch_compat import features
+from ampcompat.tools.audit import audit_text
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.1"), reason="an audit needs torch 2.1")
 
@@ -70,3 +71,12 @@ def test_a_wrong_command_line_is_one_line(arguments, text, capsys):
     with pytest.raises(SystemExit) as left:
         main(["audit"] + arguments)
     assert left.value.code == 2 and text in capsys.readouterr().err
+
+
+def test_with_a_launcher_the_commands_have_it():
+    finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
+    dtypes = {"weights": {}, "buffers": {}, "gradients": [], "autocast": [], "optimizer state": {}}
+    report = {"steps": 1, "dtypes": dtypes, "findings": [finding]}
+    text = audit_text.to_text(report, ["train.py"], launcher=["torchrun", "--nproc_per_node", "2"])
+    assert "Repair:  torchrun --nproc_per_node 2 -m ampcompat run --opt-level O5 train.py" in text
+    assert "ampcompat ab --launcher 'torchrun --nproc_per_node 2' --levels O0,O5 train.py" in text

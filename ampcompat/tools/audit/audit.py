@@ -53,6 +53,7 @@ class Audit:
         self._updates, self._averages = WeightUpdates(), WeightAverages()
         self._calls, self._gradients = ScriptCalls(), StepGradients()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
+        self._are_reduced = False  # gradients, between ranks
 
     def __enter__(self) -> "Audit":
         self._calls.watch(self._patches)
@@ -74,6 +75,7 @@ class Audit:
         """Note names and buffers now: when the run has ended, the script's models may be gone."""
         if self._argv is None:
             self._argv = sys.argv[1:]
+        self._are_reduced = _has_ranks()
         for model in outermost([optimizer]):
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
@@ -112,7 +114,7 @@ class Audit:
         for name, share in self._averages.standing_still():
             yield findings.average_stands_still(name, share)
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
-        yield from findings.half_sums(self._calls, self._gradients, _are_reduced())
+        yield from findings.half_sums(self._calls, self._gradients, self._are_reduced)
         yield from findings.dead_flag(self._argv or (), has_half)
 
     def _dtypes(self):
@@ -133,7 +135,7 @@ def _has_float16(optimizer):
     return any(param.dtype is torch.float16 for group in optimizer.param_groups for param in group["params"])
 
 
-def _are_reduced():
+def _has_ranks():
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 

@@ -9,13 +9,14 @@ from ...abtest.report.number_format import share
 _SHOWN = 5
 
 
-def to_text(report, command, width=100):
+def to_text(report, command, width=100, launcher=()):
     """Return the report as text.
 
     Args:
         report: what ``Audit.report`` returned.
         command: the script and its arguments.
         width: of a line, in characters.
+        launcher: the command that starts the script's ranks.
     """
     wrong = [each for each in report["findings"] if each["is_wrong"]]
     script = command[1] if command[0] == "-m" else command[0]
@@ -25,7 +26,7 @@ def to_text(report, command, width=100):
     lines = [f"Audit of {script}, {report['steps']} optimizer steps: {count}"]
     lines += [f"  {name:16} {told}" for name, told in _dtypes(report["dtypes"])]
     for finding in report["findings"]:
-        lines += [""] + _finding(finding, command, width)
+        lines += [""] + _finding(finding, command, width, launcher)
     return "\n".join(lines)
 
 
@@ -42,7 +43,7 @@ def _dtypes(dtypes):
         yield "optimizer state", "; ".join("{} ({})".format(found, ", ".join(each)) for found, each in names.items())
 
 
-def _finding(finding, command, width):
+def _finding(finding, command, width, launcher):
     kind = "WRONG" if finding["is_wrong"] else "note "
     lines = textwrap.wrap(finding["text"], width, initial_indent=kind + "  ", subsequent_indent=" " * 7)
     layers = finding["layers"]
@@ -58,6 +59,8 @@ def _finding(finding, command, width):
     lines += textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
     if finding["level"] is not None and finding["is_wrong"]:
         script, level = " ".join(map(shlex.quote, command)), finding["level"]
-        lines.append(f"       Repair:  ampcompat run --opt-level {level} {script}")
-        lines.append(f"       Compare: ampcompat ab --levels O0,{level} {script}")
+        ranks = " ".join(map(shlex.quote, launcher))
+        run, option = (f"{ranks} -m ampcompat", f" --launcher {shlex.quote(ranks)}") if ranks else ("ampcompat", "")
+        lines.append(f"       Repair:  {run} run --opt-level {level} {script}")
+        lines.append(f"       Compare: ampcompat ab{option} --levels O0,{level} {script}")
     return lines

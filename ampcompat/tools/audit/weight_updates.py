@@ -133,9 +133,8 @@ class WatchedOptimizer:
         of_twin = self._twin.state.get(copied, {})
         for name, value in self.optimizer.state.get(param, {}).items():
             exact = of_twin.get(name)
-            if isinstance(value, torch.Tensor) and value.dtype in HALF and isinstance(exact, torch.Tensor):
-                if value.shape == exact.shape:
-                    yield "zero " + name, ((local(value) == 0) & (local(exact) != 0)).sum()
+            if _is_dense(value) and _is_dense(exact) and value.dtype in HALF and value.shape == exact.shape:
+                yield "zero " + name, ((local(value) == 0) & (local(exact) != 0)).sum()
 
     def state_dtypes(self):
         """Return ``{name: set of dtypes}`` of the tensors in the optimizer's state."""
@@ -170,6 +169,11 @@ class ParamUpdates:
         self.kept = facts["product"] / facts["square"] if facts.get("square") else None
         zeros = {name[len("zero ") :]: value for name, value in facts.items() if name.startswith("zero ")}
         self.zeros = {name: value / max(self.numel, 1) for name, value in zeros.items()}
+
+
+def _is_dense(value):
+    """Return whether a value is a tensor of numbers, sharded or not: quantized state is a class of its own."""
+    return type(value) is torch.Tensor or hasattr(value, "to_local")
 
 
 def local(tensor):
