@@ -56,6 +56,15 @@ def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(tmp_pat
             assert line.replace("…", "") in done.stdout
 
 
+@pytest.mark.parametrize("name", ["optimizers_tried"])
+def test_the_numbers_of_what_was_tried_are_those_of_the_table(name):
+    (sentence,) = re.findall(rf"^- .*benchmarks/{name}\.md.*(?:\n  .*)*", README, re.MULTILINE)
+    table = read("benchmarks", name + ".md").split("## What deviates")[0]
+    shown = re.findall(r"(?<![\w.])\d+(?![\w.])", sentence)
+    assert len(shown) > 3
+    assert set(shown) <= set(re.findall(r"\d+", table))
+
+
 def test_its_figures_are_those_of_the_results():
     figures = module_of("benchmarks", "readme_figures.py").figures()
     for line in figures:
