@@ -6,6 +6,7 @@
 import gc
 import os
 import random
+import sys
 
 import pytest
 import torch
@@ -89,3 +90,26 @@ def test_initialize_that_raises_has_changed_nothing(setting):
             training.assert_is_plain()
             assert all(map(torch.equal, before, training.weights())), at
         ampcompat.reset()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_an_interrupt_right_after_gradients_were_disabled_leaves_them_enabled(nth, monkeypatch):
+    calls = []
+
+    class Interrupted(torch.set_grad_enabled):
+        def __init__(self, mode):
+            super().__init__(mode)
+            if not mode and sys._getframe(1).f_code.co_filename.startswith(interrupted.PACKAGE):
+                calls.append(mode)
+                if len(calls) == nth:
+                    raise KeyboardInterrupt
+
+    training = Training(SETTINGS["O2"][0])
+    training.initialize()
+    monkeypatch.setattr(torch, "set_grad_enabled", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        training.step()
+    monkeypatch.undo()
+    assert torch.is_grad_enabled()
+    ampcompat.reset()
+    training.assert_is_plain()

@@ -106,7 +106,7 @@ class MasterChunk:
     def _show(self, indices, writes):
         if indices:
             models, masters = self._at(indices)
-            with torch.set_grad_enabled(False):
+            with torch.no_grad():
                 tensor_lists.copy_(list(map(tensor_lists.data_of, models)), masters)
             self._note_agreement(indices, writes)
 

@@ -301,7 +301,8 @@ class OptimizerMasters:
     def round_into_models(self):
         """Copy the masters to the model's half params, rounded."""
         if self.chunks:
-            with torch.set_grad_enabled(False):  # half the time of ``no_grad``
+            with torch.set_grad_enabled(torch.is_grad_enabled()):
+                torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
                 for chunk in self.chunks:
                     chunk.round_into_models(self.writes)
 

@@ -234,7 +234,8 @@ class BackwardPass:
         self._ddp_wrappers.record_unreduced(self.records, stay=True)
 
     def _unscale(self, records):
-        with self._process_casts.backend.paused(), torch.set_grad_enabled(False):  # half the time of ``no_grad``
+        with self._process_casts.backend.paused(), torch.set_grad_enabled(torch.is_grad_enabled()):
+            torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
             seen, shared = set(), self._session.masters.in_several(records)
             for record in records:
                 gradients = [(param, stored_gradient(param)) for param in shared]

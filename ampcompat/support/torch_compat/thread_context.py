@@ -62,46 +62,47 @@ def add_function_mode(mode):
     Only that of ``torch.set_default_device`` stays the outermost, since torch looks for it there.
     """
     default = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
-    held = _taken_function_modes(lambda active: active is default)
-    mode.__enter__()
-    for other in reversed(held):
-        torch._C._push_on_torch_function_stack(other)
+    with _without_inner_function_modes(lambda active: active is default):
+        mode.__enter__()
 
 
 def remove_function_mode(mode):
     """Undo ``add_function_mode``, wherever the mode is in the stack."""
     if mode not in function_modes():
         return  # of another thread
-    held = _taken_function_modes(lambda active: active is mode)
-    torch._C._pop_torch_function_stack()
-    for other in reversed(held):
-        torch._C._push_on_torch_function_stack(other)
+    with _without_inner_function_modes(lambda active: active is mode):
+        torch._C._pop_torch_function_stack()
 
 
-def _taken_function_modes(ends):
-    """Take the active function modes off the stack, innermost first, up to one for which ``ends`` is true."""
+@contextlib.contextmanager
+def _without_inner_function_modes(ends):
+    """Return a context manager in which the function modes within the one for which ``ends`` is true are inactive."""
     held = []
-    while function_modes() and not ends(function_modes()[-1]):
-        held.append(torch._C._pop_torch_function_stack())
-    return held
+    try:
+        while function_modes() and not ends(function_modes()[-1]):
+            held.append(torch._C._pop_torch_function_stack())
+        yield
+    finally:
+        for other in reversed(held):
+            torch._C._push_on_torch_function_stack(other)
 
 
+@contextlib.contextmanager
 def recording_gradients():
     """Return a context manager in which autograd records operations, whatever the mode of this thread."""
-    return _outside_of_inference_mode(torch.enable_grad())
+    with _outside_of_inference_mode(), torch.enable_grad():
+        yield
 
 
+@contextlib.contextmanager
 def without_gradients():
     """Return a context manager in which autograd records nothing, but whose results it accepts later."""
-    return _outside_of_inference_mode(torch.no_grad())
+    with _outside_of_inference_mode(), torch.no_grad():
+        yield
 
 
-def _outside_of_inference_mode(context):
-    stack = contextlib.ExitStack()
-    if hasattr(torch, "inference_mode"):
-        stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(context)
-    return stack
+def _outside_of_inference_mode():
+    return torch.inference_mode(False) if hasattr(torch, "inference_mode") else contextlib.nullcontext()
 
 
 #: Return a context manager in which no dispatch mode is active.
