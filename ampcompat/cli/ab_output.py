@@ -13,7 +13,7 @@ from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..cuda_redirect import missing_cuda
 from ..errors import AmpError
-from ..scripts.check.rule_searches.conditional_initialize import conditional_calls_in
+from ..scripts.check.initialize_rules import conditional_calls_in
 from ..support import files, terminal
 from ..support.terminal import show
 from .ab_find_keep_fp32 import find_in_processes

@@ -6,8 +6,7 @@ import sys
 import time
 
 from ..scripts.check import check as check_paths
-from ..scripts.check.check_text import to_text
-from ..scripts.check.sarif import to_sarif
+from ..scripts.check.check_text import to_sarif, to_text
 from ..scripts.model.code_files import kind
 from ..support import terminal
 from ..support.terminal import show

@@ -17,7 +17,7 @@ from ..apex.install import interpreter_options
 from ..cuda_redirect import missing_cuda
 from ..engine.session.process_state import OBSERVED, OVERRIDES
 from ..scripts.model import code_files
-from ..scripts.model.is_amp_used import uses_amp
+from ..scripts.model.imports import uses_amp
 from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number

@@ -9,7 +9,7 @@ import pytest
 
 from ampcompat.apex import install, nvidia_apex
 from ampcompat.scripts.model.alias_names import EXTENSIONS, PARTIAL, alias_names
-from ampcompat.scripts.model.report_records import IN_PART, REFUSED, SUPPORTED
+from ampcompat.scripts.model.rules import IN_PART, REFUSED, SUPPORTED
 
 NAMES = alias_names()
 

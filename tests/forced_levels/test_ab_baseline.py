@@ -10,7 +10,7 @@ from ampcompat.abtest.judging import unchanged
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
 from ampcompat.cli import ab_variants, main
-from ampcompat.scripts.model.is_amp_used import uses_amp
+from ampcompat.scripts.model.imports import uses_amp
 from ampcompat.tools.forced_levels.forced_level import is_supported
 
 PLAIN = """

@@ -1,9 +1,11 @@
-"""A report as text: one screen first, then every use."""
+"""A report as text, one screen first, then every use; and in SARIF 2.1.0, which code review tools show at the lines."""
 
 import collections
+import os
 
+from ... import __version__
 from ..model.loops_without_apex import LEVELS
-from ..model.report_records import IN_PART, REFUSED, SUPPORTED
+from ..model.rules import IN_PART, REFUSED, RULES, SUPPORTED
 from .check_report import SEVERITIES
 
 #: The number of scripts and findings on the first screen.
@@ -26,8 +28,7 @@ def to_text(report, with_uses=True):
 
 
 def _commands(script):
-    told = "  " + script.command
-    return f"{told}\n  without a GPU: {script.without_gpu}" if script.without_gpu else told
+    return f"  {script.command}" + (f"\n  without a GPU: {script.without_gpu}" if script.without_gpu else "")
 
 
 def _forced(report):
@@ -35,10 +36,10 @@ def _forced(report):
     if not report.forced:
         return []
     lines = ["", "Scripts without Apex, and the levels that can be forced on them (torch 2.1 or newer):"]
-    return lines + _shortened(["\n".join(_told_forced(each)) for each in report.forced], _SCRIPTS, "scripts")
+    return lines + _shortened(["\n".join(_forced_rows(each)) for each in report.forced], _SCRIPTS, "scripts")
 
 
-def _told_forced(script):
+def _forced_rows(script):
     trained = f", trained by {script.trainer}" if script.trainer else ""
     levels = ", ".join(script.levels) or "none"
     if len(script.levels) < len(LEVELS):
@@ -96,3 +97,38 @@ def _uses(report):
 def _shortened(lines, most, noun):
     more = len(lines) - most
     return lines if more <= 0 else lines[:most] + [f"  … and {more} more {noun}"]
+
+
+def to_sarif(report):
+    """Return the findings as a SARIF log, a dict for JSON. In a notebook, the line is that in the cell."""
+    rules = [
+        {
+            "id": name,
+            "shortDescription": {"text": row.title},
+            "help": {"text": row.remedy},
+            "defaultConfiguration": {"level": row.severity},
+        }
+        for name, row in RULES.items()
+    ]
+    driver = {"name": "ampcompat", "version": __version__, "rules": rules}
+    results = [_result(each) for each in report.findings]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
+
+
+def _result(finding):
+    place = finding.place
+    location = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": place.path.replace(os.sep, "/")},
+            "region": {"startLine": place.line},
+        }
+    }
+    if place.cell is not None:
+        location["logicalLocations"] = [{"name": f"cell {place.cell}"}]
+    return {
+        "ruleId": finding.rule,
+        "level": finding.severity,
+        "message": {"text": finding.message},
+        "locations": [location],
+    }

@@ -3,27 +3,17 @@
 import os
 import re
 
-from ..model import code_files, notebooks
+from ..model import code_files
 from ..model.alias_names import EXTENSIONS
 from ..model.apex_names_used import uses
-from ..model.asked_levels import UNKNOWN, RequestedLevel, asked_levels, default_levels
-from ..model.bindings import Bindings
-from ..model.calls import initialize_calls
+from ..model.calls import UNKNOWN, asked_levels, default_levels, initialize_calls
 from ..model.imports import ProjectImports
 from ..model.loops_without_apex import AMPCOMPAT
-from ..model.report_records import ERROR, NOTE, REFUSED, WARNING, Broken, SourcePlace
-from ..model.rule_texts import RULES, finding
+from ..model.names import Names
+from ..model.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from ..model.source import Source
-from . import forced_scripts
+from . import initialize_rules, other_rules, scale_loss_rules, scripts
 from .check_report import CheckReport
-from .rule_searches import (
-    around_initialize,
-    around_scale_loss,
-    conditional_initialize,
-    functions_and_checkpoints,
-    launching,
-)
-from .scripts import find_scripts
 from .text_files import TextFile, required_in_setup
 
 #: A Python file without any of these does not use Apex, not even through another file of the project.
@@ -84,16 +74,14 @@ class _Project:
         except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launching.uses_cuda(data))
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and other_rules.uses_cuda(data))
         if kind == code_files.PYTHON:
-            self.training += [path] if forced_scripts.HINTS.search(data) else []
+            self.training += [path] if scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
         if kind in (code_files.SHELL, code_files.REQUIREMENTS):
             if b"apex" in data.lower() or b"torch" in data:
-                lines = code_files.decode(data).split("\n")
-                self._text(
-                    [(SourcePlace(path, at), line) for at, line in enumerate(lines, 1)], kind == code_files.SHELL
-                )
+                lines = enumerate(code_files.decode(data).split("\n"), 1)
+                self._text([(SourcePlace(path, at), line) for at, line in lines], kind == code_files.SHELL)
         elif _HINTS.search(data):
             self._python(Source(path, data, kind))
         elif kind == code_files.NOTEBOOK:
@@ -104,8 +92,8 @@ class _Project:
     def _look_for_damage(self, path, data):
         """Report a notebook that cannot be read, even if Apex is not mentioned in it."""
         try:
-            notebooks.code_cells(code_files.decode(data))
-        except notebooks.NotANotebook as error:
+            code_files.code_cells(code_files.decode(data))
+        except code_files.NotANotebook as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
 
     def _python(self, source):
@@ -128,58 +116,55 @@ class _Project:
     def analyse(self):
         """Find uses, levels and problems, and complete the report."""
         imports = ProjectImports(path for path, kind in self.files if kind == code_files.PYTHON)
-        bindings = {path: Bindings(source.nodes) for path, source in self.sources.items()}
         for _ in range(2):  # a name may be re-exported once more by a package
-            inherited = {path: imports.inherited(self.sources[path], bindings) for path in bindings}
-            bindings = {path: Bindings(self.sources[path].nodes, inherited[path]) for path in bindings}
+            exported = {path: source.names.apex for path, source in self.sources.items()}
+            for source in self.sources.values():
+                source.names = Names(source.nodes, imports.inherited(source, exported))
         defaults = {}
         for source in self.sources.values():
             for name, level in default_levels(source.nodes):
                 defaults.setdefault(name, set()).add(level)
-        asked = {path: asked_levels(source, bindings[path], defaults) for path, source in self.sources.items()}
+        asked = {path: asked_levels(source, defaults) for path, source in self.sources.items()}
         everywhere = [level for levels in asked.values() for level in levels] or [RequestedLevel(None, UNKNOWN, "")]
         for path, source in self.sources.items():
             self.report.levels += asked[path]
             try:
-                self._analyse_file(source, bindings[path], asked[path] or everywhere)
+                self._analyse_file(source, asked[path] or everywhere)
             except RecursionError:  # thousands of `elif` or of operators in one expression
-                self.report.broken.append(
-                    Broken(SourcePlace(path, 1), "nested too deeply to search for problems", True)
-                )
-        self._binary_cross_entropy(imports, bindings, asked)
-        self.report.scripts = find_scripts(self, imports)
+                reason = "nested too deeply to search for problems"
+                self.report.broken.append(Broken(SourcePlace(path, 1), reason, True))
+        self._binary_cross_entropy(imports, asked)
+        self.report.scripts = scripts.find_scripts(self, imports)
         self._copies_of_apex()
-        self.report.forced, limits = forced_scripts.find_forced_scripts(self, imports)
+        self.report.forced, limits = scripts.find_forced_scripts(self, imports)
         self.report.findings += limits
         self.report.finish()
 
-    def _analyse_file(self, source, bindings, levels):
-        found = uses(source, bindings)
+    def _analyse_file(self, source, levels):
+        found = uses(source)
         self.report.uses += found
         lines = {(use.place.cell, use.place.line) for use in found}
         mentions = (source.place(at) for at, line in enumerate(source.lines, 1) if _WORD.search(line))
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
-        self.report.findings += around_initialize.check(source, bindings)
-        self.report.findings += conditional_initialize.check(source, bindings)
-        self.report.findings += launching.check(source, bindings)
-        self.report.findings += around_scale_loss.check(source, bindings, _may_be(levels, _MASTERS))
+        self.report.findings += initialize_rules.check(source)
+        self.report.findings += other_rules.launching(source)
+        self.report.findings += scale_loss_rules.check(source, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
-            self.report.findings += functions_and_checkpoints.checkpoints(source, bindings)
+            self.report.findings += other_rules.checkpoints(source)
 
-    def _binary_cross_entropy(self, imports, bindings, asked):
+    def _binary_cross_entropy(self, imports, asked):
         """Search the files that call ``amp.initialize``, and the files of the project that they import."""
         if any(use.name.endswith("register_float_function") for use in self.report.uses):
             return
         reached = set()
         for path, source in self.sources.items():
-            if initialize_calls(source.nodes, bindings[path]) and _may_be(asked[path], _CASTS):
+            if initialize_calls(source.nodes, source.names) and _may_be(asked[path], _CASTS):
                 reached |= {path} | imports.imported_files(source)
         for path in sorted(reached):
             source = self.source(path)
             if source is not None:
-                known = bindings.get(path) or Bindings(source.nodes)
-                self.report.findings += functions_and_checkpoints.binary_cross_entropy(source, known)
+                self.report.findings += other_rules.binary_cross_entropy(source)
 
     def source(self, path):
         """Return the ``Source`` of a Python file, read now if it was not before; None if it is unreadable."""

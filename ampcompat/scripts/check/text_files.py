@@ -4,10 +4,9 @@ import ast
 import re
 
 from ..model.apex_names_used import use
-from ..model.asked_levels import levels_in_command
-from ..model.bindings import string
-from ..model.report_records import RequestedLevel
-from ..model.rule_texts import finding
+from ..model.calls import levels_in_command
+from ..model.names import string
+from ..model.rules import RequestedLevel, finding
 
 # Each of these takes time proportional to the text: no part can match what the next part matches too.
 _REQUIRED = re.compile(r"(?:- *)?[\"']?apex(?:\[[\w,]*\])?(?:$|\s*(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*]))")
@@ -22,9 +21,9 @@ _WORD, _ENDING = re.compile(r"[\w./-]+"), re.compile(r"\.py\b")
 def required_in_setup(source):
     """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
     strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
-    names = {alias.name for node in source.nodes if isinstance(node, ast.Import) for alias in node.names}
-    found = [finding("web-apex", source.place(node.lineno)) for node in strings if _is_required(string(node))]
-    return [] if "apex" in names else found
+    if any(each.full_name == "apex" for each in source.imports):
+        return []
+    return [source.problem("web-apex", node) for node in strings if _is_required(string(node))]
 
 
 class TextFile:

@@ -14,7 +14,7 @@ class Branches:
     """Rewrites ``if`` statements.
 
     Args:
-        names: the new variables' ``Names``.
+        names: the new variables' ``NewNames``.
         fallback_names: names that are None if Apex is missing.
     """
 

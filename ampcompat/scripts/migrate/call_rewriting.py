@@ -35,7 +35,7 @@ class CallRewriter(cst.CSTTransformer):
         self._module = node
 
     def _full_name(self, node):
-        return self.facts.bindings.resolve(syntax.name_of(node))
+        return self.facts.source.names.resolve(syntax.name_of(node))
 
     def leave_Call(self, original_node, updated_node):
         """Replace the calls that have an equivalent in torch."""

@@ -14,7 +14,7 @@ def place_device(module, names):
 
     Args:
         module: the new module, in which the variable is read but not set.
-        names: ``Names``.
+        names: ``NewNames``.
     """
     name = names.device
     script = ScriptScopes(module, {name})

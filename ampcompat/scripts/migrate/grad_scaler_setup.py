@@ -4,8 +4,8 @@ import ast
 
 import libcst as cst
 
-from ..model.bindings import last_name, string
 from ..model.calls import option_of
+from ..model.names import called, string
 from . import syntax
 
 _FLOAT16, _BFLOAT16 = ("O1", "O2", "O3"), ("O4", "O5")
@@ -154,7 +154,7 @@ class Options:
     def __init__(self, nodes):
         self._choices, self._flags = {}, set()
         for node in nodes:
-            if not isinstance(node, ast.Call) or last_name(node.func) != "add_argument":
+            if called(node) != "add_argument":
                 continue
             keywords = {each.arg: each.value for each in node.keywords}
             name, choices = option_of(node)[0], keywords.get("choices")

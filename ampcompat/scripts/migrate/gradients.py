@@ -2,14 +2,15 @@
 
 import ast
 
-from ..model.bindings import dotted, last_name, string
 from ..model.calls import argument, is_backward, is_clipping
 from ..model.flow import together
+from ..model.names import called, dotted, string
 
 ONCE_PER_STEP = (
     "gradients are clipped or read after every backward pass, but {}; GradScaler unscales once per step: do it where "
     "the optimizer steps, or divide what is read by scaler.get_scale()"
 )
+_MASTER_PARAMS = ("apex.amp.master_params", "apex.amp._amp_state.master_params")
 PLAIN_BACKWARD = "this backward pass is not scaled, but its optimizer steps with a GradScaler"
 
 
@@ -85,14 +86,11 @@ class Gradients:
 
     def _clips(self, call):
         """Return whether a call clips gradients or returns the params whose gradients are clipped."""
-        if self._facts.bindings.full_name(call.func) in ("apex.amp.master_params", "apex.amp._amp_state.master_params"):
-            return True
-        return is_clipping(call)
+        return self._facts.source.names.of_apex(call.func) in _MASTER_PARAMS or is_clipping(call)
 
     def _is_step(self, call):
-        return last_name(call.func) == "step" and self._facts.is_optimizer(
-            dotted(getattr(call.func, "value", call.func))
-        )
+        owner = getattr(call.func, "value", call.func)
+        return called(call) == "step" and self._facts.is_optimizer(dotted(owner))
 
 
 def params_of(scope):
@@ -105,8 +103,7 @@ def params_of(scope):
 
 
 def _gives_params(node):
-    called = last_name(node.func) if isinstance(node, ast.Call) else None
-    return called in ("parameters", "named_parameters", "master_params") or string(node) == "params"
+    return called(node) in ("parameters", "named_parameters", "master_params") or string(node) == "params"
 
 
 def _is_passed(first, second, ends):

@@ -6,7 +6,6 @@ import libcst as cst
 
 from ..model.alias_names import alias_names
 from ..model.apex_names_used import uses
-from ..model.bindings import Bindings
 from ..model.code_files import PYTHON
 from ..model.source import Source
 from . import syntax
@@ -138,7 +137,7 @@ def add_header(source, names, loads_state, has_device):
     """Return the source with ``import torch`` if missing, and with the code that all of its functions need.
 
     Args:
-        names: ``Names``.
+        names: ``NewNames``.
         loads_state: whether a function is needed that loads the scaler's state.
         has_device: whether the variable for the type of the device belongs here.
     """
@@ -220,7 +219,7 @@ def _names_of_amp_on_optimizers(parsed):
 def mark_rest(source):
     """Return (the new source with a comment above each statement that still uses Apex, {name: its lines there})."""
     parsed = Source("script.py", source.encode("utf-8"), PYTHON)
-    found = uses(parsed, Bindings(parsed.nodes))
+    found = uses(parsed)
     lines, rest = source.split("\n"), {}
     starts = sorted(node.lineno for node in parsed.nodes if isinstance(node, ast.stmt))
     lines_and_names = [(use.place.line, use.name) for use in found] + list(_names_of_amp_on_optimizers(parsed))

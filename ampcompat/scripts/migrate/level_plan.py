@@ -4,15 +4,14 @@ import ast
 
 from ...errors import AmpError
 from ..model.apex_names_used import uses
-from ..model.bindings import Bindings, dotted, last_name
 from ..model.calls import is_backward
 from ..model.code_files import PYTHON
 from ..model.flow import together
 from ..model.loops_without_apex import AMPCOMPAT, HALF_DTYPES, LoopsWithoutApex
+from ..model.names import called, dotted, last_name, names_used
 from ..model.source import Source
-from .moved_wrapper import MovedWrapper
 from .torch_amp_use import TorchAmpUse
-from .trained_models import PARALLEL, TrainedModels
+from .trained_models import PARALLEL, MovedWrapper, TrainedModels
 
 _NO_STATEMENT = "this backward pass is no statement `loss.backward()` of one loss, in a function or at the top level."
 _BLOCKS = ("body", "orelse", "finalbody")
@@ -46,10 +45,10 @@ class LevelPlan:
         self._source = source = Source(path, text.encode("utf-8"), PYTHON)
         self._loops = loops = LoopsWithoutApex(source)
         self._check_script(source, text, level)
-        self._models = TrainedModels(source.nodes, loops.names)
+        self._models = TrainedModels(source)
         self._variables = self._models.variables
-        self.torch_amp = TorchAmpUse(source.nodes, loops.names, self._models, self._refuse)
-        used = {each for node in source.nodes for each in _bound_names(node)}
+        self.torch_amp = TorchAmpUse(source, self._models, self._refuse)
+        used = names_used(source.nodes)
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
         self.allows_half = any(map(self._makes_half, source.nodes))
@@ -70,7 +69,7 @@ class LevelPlan:
 
     def _check_script(self, source, text, level):
         loops = self._loops
-        if uses(source, Bindings(source.nodes)) or AMPCOMPAT.search(text.encode("utf-8")):
+        if uses(source) or AMPCOMPAT.search(text.encode("utf-8")):
             self._refuse(
                 0, f"uses Apex or ampcompat already; change its opt_level to {level}, or run it with --opt-level."
             )
@@ -84,8 +83,7 @@ class LevelPlan:
             if level in limit.levels:
                 self._refuse(limit.found.place.line, limit.found.message)
         for node in source.nodes:
-            is_named_so = isinstance(node, ast.Call) and last_name(node.func) == "backward"
-            if is_named_so and node.args and not is_backward(node):
+            if called(node) == "backward" and node.args and not is_backward(node):
                 self._refuse(node.lineno, _NO_STATEMENT)
         if not loops.backward_calls:
             self._refuse(0, "has no loss.backward(); give the file with the training loop, or use run --opt-level.")
@@ -100,15 +98,15 @@ class LevelPlan:
         """Return whether a node casts to half, or loads a model in an unspecified dtype."""
         if not isinstance(node, ast.Call):
             return False
-        if last_name(node.func) in ("half", "bfloat16") and not node.args:
+        if called(node) in ("half", "bfloat16") and not node.args:
             return True
-        given = {each.arg: self._loops.names.of(each.value) for each in node.keywords}
-        if last_name(node.func) == "from_pretrained":
+        given = {each.arg: self._source.names.of(each.value) for each in node.keywords}
+        if called(node) == "from_pretrained":
             return bool({"torch_dtype", "dtype"} & set(given))
-        return last_name(node.func) == "to" and bool(set(HALF_DTYPES) & (set(given.values()) | self._named(node.args)))
+        return called(node) == "to" and bool(set(HALF_DTYPES) & (set(given.values()) | self._named(node.args)))
 
     def _named(self, nodes):
-        return {self._loops.names.of(node) for node in nodes}
+        return {self._source.names.of(node) for node in nodes}
 
     # -- amp.initialize ------------------------------------------------------------------------------------------------
 
@@ -163,7 +161,7 @@ class LevelPlan:
         return None, block[-1].lineno
 
     def _move(self, wraps, block, last):
-        self.moved = MovedWrapper(wraps, block, last, self._models, self._loops.names)
+        self.moved = MovedWrapper(wraps, block, last, self._models, self._source.names)
         if self.moved.statement is None:
             self._refuse(
                 wraps[0].lineno,
@@ -178,7 +176,7 @@ class LevelPlan:
             return False
         calls = [node for node in ast.walk(statement.value) if isinstance(node, ast.Call)]
         names = known & set(map(self._variables.of, statement.targets))
-        return any(self._loops.names.of(call.func) in PARALLEL for call in calls) and (
+        return any(self._source.names.of(call.func) in PARALLEL for call in calls) and (
             bool(names) or any(self._models.wraps(call, known, PARALLEL) for call in calls)
         )
 
@@ -232,7 +230,7 @@ class LevelPlan:
         """Return function -> the optimizers whose ``step`` gets it."""
         found = {}
         for node in self._source.nodes:
-            if isinstance(node, ast.Call) and last_name(node.func) == "step" and len(node.args) == 1:
+            if called(node) == "step" and len(node.args) == 1:
                 optimizer = self._optimizer(node)
                 if optimizer and isinstance(node.args[0], ast.Name):
                     found.setdefault(node.args[0].id, []).append(optimizer)
@@ -284,13 +282,3 @@ def _block_of(body, statements):
                 if all(id(node) in inside for node in statements):
                     return _block_of(block, statements)
     return body
-
-
-def _bound_names(node):
-    if isinstance(node, ast.Name):
-        return [node.id]
-    if isinstance(node, ast.arg):
-        return [node.arg]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [alias.asname or alias.name.partition(".")[0] for alias in node.names]
-    return [node.name] if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []

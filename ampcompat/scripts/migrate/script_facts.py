@@ -4,15 +4,15 @@ import ast
 from typing import NamedTuple
 
 from ..model.apex_names_used import uses
-from ..model.bindings import Bindings, dotted, last_name, string
 from ..model.calls import SCALE_LOSS, argument, initialize_calls, is_parameters, names_in, passed
 from ..model.code_files import PYTHON
+from ..model.names import Names, called, dotted, imports_of, last_name, names_used, string
 from ..model.source import Source
 from .grad_scaler_setup import Options
 from .gradients import Gradients
 
 
-class Names(NamedTuple):
+class NewNames(NamedTuple):
     """The names of the new script's additional variables, which the old one does not use."""
 
     scaler: str
@@ -24,7 +24,7 @@ class Names(NamedTuple):
     autocast: str
 
 
-_NAMES = Names("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype", "autocast")
+_NAMES = NewNames("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype", "autocast")
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
 _LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
 _FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
@@ -35,13 +35,13 @@ class ScriptFacts:
     """Facts about a script.
 
     Attributes:
-        bindings: which names refer to Apex.
+        source: its ``Source``, in whose names assignments such as ``self.amp = amp`` are not followed.
         models: dotted names of models that are passed to or returned by ``amp.initialize``.
         optimizers: those of the optimizers, also of ``scale_loss``.
         unscale: line of a statement that clips or reads gradients -> the optimizer whose gradients must be unscaled
             before it.
         untouched: line -> why its statement cannot be rewritten.
-        names: ``Names``.
+        names: ``NewNames``.
         helpers: names of functions that run a model passed to them, for a loss.
         uses_apex: whether it uses Apex at all.
         plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
@@ -53,16 +53,16 @@ class ScriptFacts:
     """
 
     def __init__(self, source_text, path="script.py"):
-        source = Source(path, source_text.encode("utf-8"), PYTHON)
-        self.broken = source.broken
-        self.bindings = Bindings(source.nodes, assignments=False)
+        self.source = source = Source(path, source_text.encode("utf-8"), PYTHON)
+        source.names = Names(source.nodes, assignments=False)
         self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
-        self.uses_apex = bool(uses(source, self.bindings))
+        self.uses_apex = bool(uses(source))
         self.options, self.helpers = Options(source.nodes), set()
-        self.fallback_names = set(_fallback_names(source.nodes)) & set(self.bindings.apex)
-        used = set().union(*map(_used_names, source.nodes))
-        self.names = Names(*(_free(name, used) for name in _NAMES))
-        self.initializes = bool(initialize_calls(source.nodes, self.bindings))
+        self.fallback_names = set(_fallback_names(source.nodes)) & set(source.names.apex)
+        attributes = (node for node in source.nodes if isinstance(node, ast.Attribute))
+        used = names_used(source.nodes) | {node.attr for node in attributes if dotted(node.value) == "self"}
+        self.names = NewNames(*(_free(name, used) for name in _NAMES))
+        self.initializes = bool(initialize_calls(source.nodes, source.names))
         self.short_names = dict(_short_names(source.tree.body))
         self.is_guarded = any(map(self._guards, source.nodes))
         self._find_models(source.nodes)
@@ -80,10 +80,10 @@ class ScriptFacts:
 
     def scaled_call(self, node):
         """Return whether a call of the syntax tree is ``amp.scale_loss``."""
-        return isinstance(node, ast.Call) and self.bindings.full_name(node.func) in SCALE_LOSS
+        return isinstance(node, ast.Call) and self.source.names.of_apex(node.func) in SCALE_LOSS
 
     def _find_models(self, nodes):
-        calls = initialize_calls(nodes, self.bindings)
+        calls = initialize_calls(nodes, self.source.names)
         for call in calls:
             self.models.update(names_in(argument(call, 0, "models")))
             self.optimizers.update(names_in(argument(call, 1, "optimizers")))
@@ -101,7 +101,7 @@ class ScriptFacts:
         if not isinstance(node, ast.If) or "__main__" in map(string, ast.walk(node.test)):
             return False
         inner = (each for each in node.body + node.orelse if not isinstance(each, _LARGE))
-        return any(initialize_calls(ast.walk(each), self.bindings) for each in inner)
+        return any(initialize_calls(ast.walk(each), self.source.names) for each in inner)
 
     def _follow_arguments(self, nodes):
         """Follow models and optimizers into the functions that they are passed to, and find those that run a model."""
@@ -132,11 +132,11 @@ class ScriptFacts:
         for node in nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1:
                 name = dotted(node.targets[0])
-                if name in self.optimizers and self.bindings.full_name(node.value.func) != "apex.amp.initialize":
+                if name in self.optimizers and self.source.names.of_apex(node.value.func) != "apex.amp.initialize":
                     found.setdefault(name, []).append(argument(node.value, 0, "params"))
         for name, params in found.items():
-            is_filter = isinstance(params[0], ast.Call) and last_name(params[0].func) == "filter"
-            params = [params[0].args[-1]] if is_filter and len(params) == 1 and params[0].args else params
+            is_filter = called(params[0]) == "filter" and bool(params[0].args)
+            params = [params[0].args[-1]] if is_filter and len(params) == 1 else params
             if len(params) == 1 and is_parameters(params[0]) and not params[0].args and not params[0].keywords:
                 owner = dotted(params[0].func.value)
                 if owner:
@@ -151,11 +151,9 @@ def _computes(node):
 
 def _short_names(body):
     """Yield (module, name) of torch modules that a script imports under another name at module level."""
-    for node in body:
-        if isinstance(node, ast.Import):
-            yield from ((each.name, each.asname) for each in node.names if each.asname)
-        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
-            yield from (("torch." + each.name, each.asname or each.name) for each in node.names)
+    for each in imports_of(body):
+        if each.module == "torch" if each.name else each.is_renamed:
+            yield each.full_name, each.local
 
 
 def _fallback_names(nodes):
@@ -166,19 +164,6 @@ def _fallback_names(nodes):
             for each in handled:
                 if type(each.value).__name__ in ("Constant", "NameConstant"):  # the second in Python 3.7
                     yield from (dotted(target) for target in each.targets if each.value.value is None)
-
-
-def _used_names(node):
-    """Return the names that a node of the script binds or reads, also as attributes of ``self``."""
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, ast.alias):
-        return {(node.asname or node.name).partition(".")[0]}
-    if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
-        return {node.attr}
-    return {node.arg} if isinstance(node, ast.arg) else set()
 
 
 def _free(name, used):

@@ -2,7 +2,7 @@
 
 import ast
 
-from ..model.bindings import dotted, last_name
+from ..model.names import dotted, last_name
 
 _SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
 _REGIONS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
@@ -18,8 +18,7 @@ class TorchAmpUse:
     """The uses of torch.amp in a script, by line.
 
     Args:
-        nodes: the nodes of its syntax tree.
-        names: its ``FullNames``.
+        source: its ``Source``.
         models: its ``TrainedModels``.
         refuse: raises an error, given a line and the message.
 
@@ -37,8 +36,8 @@ class TorchAmpUse:
         AmpError: something cannot be removed without changing the results of the script.
     """
 
-    def __init__(self, nodes, names, models, refuse):
-        self._nodes, self._names, self._models, self._refuse_line = nodes, names, models, refuse
+    def __init__(self, source, models, refuse):
+        self._nodes, self._names, self._models, self._refuse_line = source.nodes, source.names, models, refuse
         self.removed, self.unwrapped, self.undecorated = set(), {}, set()
         self.steps, self.losses, self.states, self.options, self.scalers = {}, {}, set(), [], set()
         self._find_scalers()

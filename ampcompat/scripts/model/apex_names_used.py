@@ -4,8 +4,9 @@ import ast
 import re
 
 from .alias_names import alias_names
-from .bindings import Bindings, dotted, imported_by_call, last_name
-from .report_records import REFUSED, Use
+from .calls import ends_script
+from .names import Names, dotted, imported_by_call, imports_of
+from .rules import REFUSED, Use
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -26,9 +27,9 @@ _YEARS = [
 ]
 
 
-def uses(source, bindings):
+def uses(source):
     """Return the uses of Apex's names in a ``Source``, by line, once per name and line."""
-    names = list(_names(source.nodes, bindings))
+    names = list(_names(source.nodes, source.names))
     fallbacks = _Fallbacks(source.nodes, names)
     found = {}
     for node, name in names:
@@ -56,24 +57,21 @@ def years(name):
     return "all years"
 
 
-def _names(nodes, bindings):
+def _names(nodes, names):
     """Yield (node, full name) of imports, the longest attribute chains, and names in strings."""
     inner = set()
     for node in nodes:  # parents come before their children
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names if alias_names().is_apex(alias.name))
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            if alias_names().is_apex(node.module):
-                for alias in node.names:
-                    yield node, node.module if alias.name == "*" else node.module + "." + alias.name
+        if isinstance(node, _IMPORTS):
+            for each in imports_of([node]):
+                if not each.level and alias_names().is_apex(each.module):
+                    yield node, each.module if each.name == "*" else each.full_name
         elif isinstance(node, ast.Call) and imported_by_call(node):
             yield node, imported_by_call(node)
         elif isinstance(node, (ast.Attribute, ast.Name)) and id(node) not in inner:
             inner.update(_chain(node))
-            if isinstance(node.ctx, ast.Load) and dotted(node):
-                full_name = bindings.full_name(node)
-                if full_name:
-                    yield node, full_name
+            full_name = names.of_apex(node) if isinstance(node.ctx, ast.Load) else None
+            if full_name:
+                yield node, full_name
 
 
 def _chain(node):
@@ -124,13 +122,8 @@ def _handles_imports(handler):
     """Return whether an ``except`` catches ImportError and does not end the script."""
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {"Exception" if kind is None else (dotted(kind) or "").rpartition(".")[2] for kind in kinds}
-    ends = any(isinstance(statement, ast.Raise) or _exits(statement) for statement in handler.body)
+    ends = any(map(ends_script, handler.body))
     return bool(names & {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}) and not ends
-
-
-def _exits(statement):
-    call = getattr(statement, "value", None)
-    return isinstance(call, ast.Call) and last_name(call.func) in ("exit", "_exit", "quit")
 
 
 _IMPORT = re.compile(r"(?:>>> )?((?:from\s+[\w.]+\s+)?import\s[\w.,* ()]+)$")
@@ -143,7 +136,7 @@ def _torn_names(lines):
         match = _IMPORT.match(line.partition("#")[0].strip())
         if match:
             try:
-                bound.update(Bindings(ast.parse(match.group(1)).body).apex)
+                bound.update(Names(ast.parse(match.group(1)).body).apex)
             except SyntaxError:
                 continue
     pattern = re.compile(r"(?<![\w.])({})((?:\.\w+)*)".format("|".join(sorted(bound) or ["(?!)"])))

@@ -1,18 +1,23 @@
-"""The calls that a script is made of: those of ``amp``, backward passes, clipping; and their arguments."""
+"""The calls that a script is made of: ``amp``, backward passes, clipping; their arguments, and the levels in them."""
 
 import ast
+import re
 
-from .bindings import dotted, last_name, string
+from .names import called, dotted, last_name, string
+from .rules import RequestedLevel
 
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
+_LEVEL = re.compile(r"^O[0-5]$")
+_IN_COMMAND = re.compile(r"(?<![\w-])(-[\w-]+)[ =]+[\"']?(O[0-5])\b")
+_OPTION = re.compile("opt|level|amp|apex")
+UNKNOWN = "?"
 
 
-def initialize_calls(nodes, bindings):
-    """Return the calls of ``amp.initialize`` among the nodes of a tree."""
-    calls = (node for node in nodes if isinstance(node, ast.Call))
-    return [node for node in calls if bindings.full_name(node.func) in INITIALIZE]
+def initialize_calls(nodes, names):
+    """Return the calls of ``amp.initialize`` among the nodes of a tree, given its ``Names``."""
+    return [node for node in nodes if isinstance(node, ast.Call) and names.of_apex(node.func) in INITIALIZE]
 
 
 def argument(call, position, keyword):
@@ -51,10 +56,9 @@ def option_of(call):
 
 def is_backward(call):
     """Return whether a call is ``loss.backward()``, with a tensor's arguments; ``engine.backward(loss)`` is not."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+    if called(call) != "backward" or not isinstance(call.func, ast.Attribute):
         return False
-    is_super = isinstance(call.func.value, ast.Call) and last_name(call.func.value.func) == "super"
-    return not is_super and (not call.args or isinstance(call.args[0], ast.Constant))
+    return called(call.func.value) != "super" and (not call.args or isinstance(call.args[0], ast.Constant))
 
 
 def is_clipping(call):
@@ -64,4 +68,87 @@ def is_clipping(call):
 
 def is_parameters(node):
     """Return whether an expression is ``model.parameters()``."""
-    return isinstance(node, ast.Call) and last_name(node.func) == "parameters"
+    return called(node) == "parameters"
+
+
+def ends_script(statement):
+    """Return whether a statement raises an error or exits."""
+    return isinstance(statement, ast.Raise) or called(getattr(statement, "value", None)) in ("exit", "_exit", "quit")
+
+
+# -- levels ------------------------------------------------------------------------------------------------------------
+
+
+def asked_levels(source, defaults):
+    """Return the ``RequestedLevel`` of each call of ``amp.initialize`` in a ``Source``.
+
+    Args:
+        defaults: the results of ``default_levels`` for all files, as name -> {(level, words)}; the file's own come
+            first.
+    """
+    found, own_defaults = [], {}
+    for name, level in default_levels(source.nodes):
+        own_defaults.setdefault(name, set()).add(level)
+    for call in initialize_calls(source.nodes, source.names):
+        value, place = argument(call, 3, "opt_level"), source.place(call.lineno)
+        is_open = any(each.arg is None for each in call.keywords)
+        if value is None:
+            found.append(RequestedLevel(place, *((UNKNOWN, "**keywords") if is_open else ("O1", "Apex's default"))))
+        elif _literal(value):
+            found += [RequestedLevel(place, level, "written in the call") for level in _literal(value)]
+        else:
+            words = dotted(value) or last_name(value) or "an expression"
+            name = _subject(value)
+            known = sorted(own_defaults.get(name) or defaults.get(name, ()))
+            found += [RequestedLevel(place, level, f"{words}, {origin}") for level, origin in known]
+            found += [] if known else [RequestedLevel(place, UNKNOWN, words)]
+    return found
+
+
+def default_levels(nodes):
+    """Yield (name, (level, words)) for options, variables, parameters and dict entries with a level as value."""
+    for node in nodes:
+        if called(node) in ("add_argument", "add_option"):
+            yield from _option(node)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                yield from ((_subject(target), (level, "assigned")) for level in _literal(node.value))
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield from ((node.arg, (level, "passed")) for level in _literal(node.value))
+        elif isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values):
+                yield from ((string(key), (level, "in a dict")) for level in _literal(value) if key is not None)
+        elif isinstance(node, ast.arguments):
+            named = list(zip(node.args[::-1], node.defaults[::-1])) + list(zip(node.kwonlyargs, node.kw_defaults))
+            for parameter, value in named:
+                yield from ((parameter.arg, (level, "default of a parameter")) for level in _literal(value))
+
+
+def levels_in_command(text):
+    """Return the levels that a line of a shell script passes."""
+    return [level for option, level in _IN_COMMAND.findall(text) if _OPTION.search(option)]
+
+
+def _option(call):
+    name, written = option_of(call)
+    for each in call.keywords:
+        if each.arg == "default" and name:
+            yield from ((name, (level, f"default of {written or name}")) for level in _literal(each.value))
+
+
+def _subject(node):
+    """Return the name by which a value is known: ``c`` of ``a.b.c``, ``"c"`` of ``a["c"]``."""
+    if isinstance(node, ast.Subscript):
+        index = node.slice
+        return string(getattr(index, "value", index)) or string(index)
+    if called(node) == "get" and node.args:
+        return string(node.args[0])
+    return last_name(node)
+
+
+def _literal(node):
+    """Return the levels that are written in an expression: ``"O1"``, or ``"O1" if fast else "O2"``."""
+    if isinstance(node, ast.IfExp):
+        return _literal(node.body) + _literal(node.orelse)
+    text = string(node) if node is not None else None
+    return [text] if text and _LEVEL.match(text) else []

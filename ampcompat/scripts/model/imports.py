@@ -1,7 +1,13 @@
-"""Which files of a code base a file imports, found by their paths."""
+"""Which files of a code base a file imports, found by their paths, and whether one of them uses ``amp``."""
 
-import ast
 import os
+
+from . import code_files
+from .apex_names_used import uses
+from .source import Source
+
+#: Modules with ``amp.initialize``, and how their names begin in the text of a file.
+_AMP, _HINTS = ("apex.amp", "ampcompat", "apex.fp16_utils"), (b"apex", b"ampcompat")
 
 
 class ProjectImports:
@@ -20,32 +26,23 @@ class ProjectImports:
 
     def imported_files(self, source):
         """Return the files of the code base that a ``Source`` imports, also with ``from package import module``."""
-        found = set()
-        for node in source.nodes:
-            if isinstance(node, ast.Import):
-                found |= {self._find(source.path, alias.name, 0) for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found.add(self._find(source.path, node.module or "", node.level))
-                for alias in node.names:
-                    found.add(self._find(source.path, ".".join(filter(None, [node.module, alias.name])), node.level))
-        return found - {None, source.path}
+        modules = {(name, each.level) for each in source.imports for name in (each.module, each.full_name)}
+        return {self._find(source.path, name, level) for name, level in modules} - {None, source.path}
 
-    def inherited(self, source, bindings):
+    def inherited(self, source, exported):
         """Return the names of Apex that a ``Source`` imports from other files: name -> full name.
 
         Args:
-            bindings: path -> ``Bindings`` of the files that may use Apex.
+            exported: path -> the names of Apex that this file binds, as ``Names.apex``, of the files that may use it.
         """
         found = {}
-        for node in source.nodes:
-            if isinstance(node, ast.ImportFrom):
-                path = self._find(source.path, node.module or "", node.level)
-                exported = bindings[path].apex if path in bindings and path != source.path else {}
-                for alias in node.names:
-                    if alias.name == "*":
-                        found.update({name: full for name, full in exported.items() if "." not in name})
-                    elif alias.name in exported:
-                        found[alias.asname or alias.name] = exported[alias.name]
+        for each in source.imports:
+            path = self._find(source.path, each.module, each.level) if each.name else None
+            names = exported.get(path, {}) if path != source.path else {}
+            if each.name == "*":
+                found.update({name: full for name, full in names.items() if "." not in name})
+            elif each.name in names:
+                found[each.local] = names[each.name]
         return found
 
     def _find(self, importer, module, level):
@@ -55,9 +52,7 @@ class ProjectImports:
             folder = os.path.dirname(importer)
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
-            stem = os.path.join(folder, *wanted)
-            found = [path for path in (stem + ".py", os.path.join(stem, "__init__.py")) if path in self._files]
-            return found[0] if found else None
+            return next((path for path in _files_of(folder, wanted) if path in self._files), None)
         fitting = [
             (_common(importer, path), path)
             for parts, path in self._by_last_name.get(wanted[-1] if wanted else "", ())
@@ -74,3 +69,53 @@ def _module_parts(path):
 def _common(one, other):
     """Return how many folders two paths have in common, to prefer nearer files."""
     return len(os.path.commonprefix([one.split(os.sep), other.split(os.sep)]))
+
+
+def _files_of(folder, parts):
+    """Return the files that may be a module in a folder: a file of its name, or that of a package."""
+    stem = os.path.join(folder, *parts)
+    return stem + ".py", os.path.join(stem, "__init__.py")
+
+
+def uses_amp(path):
+    """Return whether a script may call ``amp.initialize``, Apex's or ampcompat's; nothing is imported.
+
+    Imports are followed to files below the script's folder, the only ones that can belong to it. Files that cannot be
+    read or parsed, or that are not Python, count as using it.
+
+    Args:
+        path: of the script.
+    """
+    folder, waiting, seen = os.path.dirname(os.path.abspath(path)), [os.path.abspath(path)], set()
+    while waiting:
+        file = waiting.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            data = code_files.read(file)
+        except code_files.Unreadable:
+            return True
+        source = Source(file, data, code_files.PYTHON)
+        if source.broken or (any(hint in data for hint in _HINTS) and _has_amp(source)):
+            return True
+        waiting += _below(source, folder)
+    return False
+
+
+def _has_amp(source):
+    names = [use.name for use in uses(source)] + [each.module for each in source.imports if not each.level]
+    return any(name == start or name.startswith(start + ".") for name in names for start in _AMP)
+
+
+def _below(source, folder):
+    """Return the files of the modules that a ``Source`` imports, and of the packages that they are in."""
+    found = []
+    for each in source.imports:
+        base = os.path.dirname(source.path) if each.level else folder
+        for _ in range(each.level - 1):
+            base = os.path.dirname(base)
+        parts = each.full_name.split(".")
+        candidates = (path for count in range(1, len(parts) + 1) for path in _files_of(base, parts[:count]))
+        found += filter(os.path.isfile, candidates)
+    return found

@@ -4,26 +4,17 @@ import ast
 import re
 from typing import NamedTuple, Tuple
 
-from .bindings import dotted, last_name
 from .calls import is_backward
-from .full_names import FullNames
-from .rule_texts import finding
+from .names import called, dotted, last_name
 
 #: Written out, as in ``cli.run``: ``check`` does not need torch.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 #: A Python file with this has its own levels.
 AMPCOMPAT = re.compile(rb"^\s*(from|import)\s+ampcompat\b", re.MULTILINE)
 #: Full names of classes that run the backward pass themselves.
-TRAINERS = (
-    "transformers.Trainer",
-    "transformers.Seq2SeqTrainer",
-    "lightning.Trainer",
-    "lightning.pytorch.Trainer",
-    "pytorch_lightning.Trainer",
-    "accelerate.Accelerator",
-    "lightning.Fabric",
-    "lightning.fabric.Fabric",
-)
+TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer", "accelerate.Accelerator")
+TRAINERS += ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
+TRAINERS += ("lightning.Fabric", "lightning.fabric.Fabric")
 #: Functions of torch.func and functorch that compute gradients of params.
 _FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
 _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")
@@ -62,7 +53,6 @@ class LoopsWithoutApex:
     """The parts of a ``Source`` that concern training without Apex.
 
     Attributes:
-        names: its ``FullNames``.
         backward_calls: the calls ``loss.backward()``.
         trainers: full names of the classes of ``TRAINERS`` that it uses.
         optimizers: ``MadeOptimizer`` records, by line.
@@ -70,10 +60,10 @@ class LoopsWithoutApex:
     """
 
     def __init__(self, source):
-        self._source, self.names = source, FullNames(source.nodes)
-        calls = [node for node in source.nodes if isinstance(node, ast.Call)]
+        self._source, self._full_name = source, source.names.of
+        calls = list(source.calls())
         self.backward_calls = [call for call in calls if is_backward(call)]
-        used = {self.names.of(node) for node in source.nodes if isinstance(node, (ast.Name, ast.Attribute))}
+        used = {self._full_name(node) for node in source.nodes if isinstance(node, (ast.Name, ast.Attribute))}
         self.trainers = sorted(used & set(TRAINERS))
         self.optimizers = self._made_optimizers(calls)
         self._functional = [call for call in calls if self._is_functional(call)]
@@ -93,33 +83,31 @@ class LoopsWithoutApex:
         for node in self._source.nodes:
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call) or len(node.targets) != 1:
                 continue
-            name, made = dotted(node.targets[0]), self.names.of(node.value.func)
+            name, made = dotted(node.targets[0]), self._full_name(node.value.func)
             is_optimizer = bool(_OPTIMIZER.match(made)) or made in own
             if name and (is_optimizer or (name in stepped and "opt" in name.rpartition(".")[2].lower())):
                 found.append(MadeOptimizer(name, node.value, node))
         return sorted(found, key=lambda each: each.statement.lineno)
 
     def _is_first_fsdp(self, call):
-        name = self.names.of(call.func)
+        name = self._full_name(call.func)
         return name.startswith("torch.distributed.fsdp.") and name.endswith("FullyShardedDataParallel")
 
     def _is_functional(self, call):
-        package, _, name = self.names.of(call.func).rpartition(".")
+        package, _, name = self._full_name(call.func).rpartition(".")
         return package in ("torch.func", "functorch") and name in _FUNCTIONAL
 
     # -- reasons why levels cannot be forced ---------------------------------------------------------------------------
 
     def _found_limits(self, calls):
+        source = self._source
         limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]
         limits += [Limit(each, LEVELS) for each in self._casts_by_hand()]
-        limits += [Limit(self._problem("first-fsdp", call), LEVELS) for call in calls if self._is_first_fsdp(call)]
+        limits += [Limit(source.problem("first-fsdp", call), LEVELS) for call in calls if self._is_first_fsdp(call)]
         if not self.backward_calls and self.optimizers:
-            limits += [Limit(self._problem("functional-gradients", call), LEVELS) for call in self._functional]
+            limits += [Limit(source.problem("functional-gradients", call), LEVELS) for call in self._functional]
         limits += [Limit(each, ("O1", "O2")) for each in self._steps_in_hooks(calls)]
         return limits + [Limit(each, ("O2", "O5")) for each in self._inner_steps()]
-
-    def _problem(self, rule, node, detail=""):
-        return finding(rule, self._source.place(node.lineno), detail)
 
     def _tensors_without_module(self):
         for _, steps in self._source.scopes:
@@ -129,7 +117,7 @@ class LoopsWithoutApex:
                     values[dotted(step.node.targets[0])] = step.node.value
                 for made in self.optimizers:
                     if made.statement is step.node and made.call.args and self._are_tensors(made.call.args[0], values):
-                        yield self._problem("optimizer-of-tensors", step.node, made.name)
+                        yield self._source.problem("optimizer-of-tensors", step.node, made.name)
 
     def _are_tensors(self, node, values):
         """Return whether an argument is a list of tensors that are created in the same scope."""
@@ -138,12 +126,10 @@ class LoopsWithoutApex:
                                       for each in elements)  # fmt: skip
 
     def _is_tensor(self, node):
-        if not isinstance(node, ast.Call):
-            return False
-        is_made = self.names.of(node.func).startswith("torch.") and any(
-            each.arg == "requires_grad" for each in node.keywords
-        )
-        return is_made or last_name(node.func) in ("requires_grad_", "Parameter")
+        if called(node) in ("requires_grad_", "Parameter"):
+            return True
+        has_gradient = isinstance(node, ast.Call) and any(each.arg == "requires_grad" for each in node.keywords)
+        return has_gradient and self._full_name(node.func).startswith("torch.")
 
     def _casts_by_hand(self):
         """Yield problems with models that are cast after their optimizer was created in the same scope."""
@@ -152,7 +138,7 @@ class LoopsWithoutApex:
             for step in steps:
                 for call in step.calls():
                     if self._is_half_cast(call) and dotted(call.func.value) in trained:
-                        yield self._problem("cast-by-hand", call, dotted(call.func.value))
+                        yield self._source.problem("cast-by-hand", call, dotted(call.func.value))
                 for made in self.optimizers:
                     if made.statement is step.node:
                         trained |= {name for each in ast.walk(made.call) for name in _prefixes(dotted(each))}
@@ -162,26 +148,25 @@ class LoopsWithoutApex:
             return bool(_owner(call)) and not call.args
         values = call.args + [each.value for each in call.keywords]
         is_cast = last_name(call.func) in ("to", "type") and bool(_owner(call))
-        return is_cast and any(self.names.of(each) in HALF_DTYPES for each in values)
+        return is_cast and any(self._full_name(each) in HALF_DTYPES for each in values)
 
     def _steps_in_hooks(self, calls):
         stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}
         for call in calls:
-            if last_name(call.func) in _GRADIENT_HOOKS:
-                if any(
-                    last_name(each) in stepping or (isinstance(each, ast.Lambda) and _steps(each)) for each in call.args
-                ):
-                    yield self._problem("step-in-backward", call)
-            elif last_name(call.func) == "_apply_optimizer_in_backward":
-                yield self._problem("step-in-backward", call)
+            if last_name(call.func) == "_apply_optimizer_in_backward":
+                yield self._source.problem("step-in-backward", call)
+            elif last_name(call.func) in _GRADIENT_HOOKS:
+                lambdas = (each for each in call.args if isinstance(each, ast.Lambda))
+                if {last_name(each) for each in call.args} & stepping or any(map(_steps, lambdas)):
+                    yield self._source.problem("step-in-backward", call)
 
     def _inner_steps(self):
         for node in self._source.nodes:
-            if isinstance(node, ast.ClassDef) and _is_optimizer_class(node):
-                for method in node.body:
-                    if isinstance(method, ast.FunctionDef) and method.name != "step":
-                        inner = [each for each in ast.walk(method) if _is_inner_step(each)]
-                        yield from (self._problem("inner-step", each, node.name + "." + method.name) for each in inner)
+            methods = node.body if isinstance(node, ast.ClassDef) and _is_optimizer_class(node) else ()
+            for method in methods:
+                if isinstance(method, ast.FunctionDef) and method.name != "step":
+                    for inner in filter(_is_inner_step, ast.walk(method)):
+                        yield self._source.problem("inner-step", inner, node.name + "." + method.name)
 
 
 def _owner(call):
@@ -190,7 +175,7 @@ def _owner(call):
 
 
 def _steps(function):
-    return any(isinstance(node, ast.Call) and last_name(node.func) == "step" for node in ast.walk(function))
+    return any(called(node) == "step" for node in ast.walk(function))
 
 
 def _is_inner_step(node):

@@ -5,11 +5,10 @@ import bisect
 import re
 import warnings
 
-from . import notebooks
-from .bindings import last_name, string
-from .code_files import NOTEBOOK, decode
+from .code_files import NOTEBOOK, NotANotebook, code_cells, decode
 from .flow import scopes
-from .report_records import Broken, SourcePlace
+from .names import Names, called, imports_of, string
+from .rules import Broken, SourcePlace, finding
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
 
@@ -25,6 +24,8 @@ class Source:
         shell: (place, text) of a notebook's shell lines.
         broken: ``Broken`` records; the tree has what could be parsed.
         torn: (place, line) of what could not be parsed.
+        imports: an ``Import`` for each name that it imports.
+        names: its ``Names``; ``check`` adds those that are imported from other files.
     """
 
     def __init__(self, path, data, kind):
@@ -35,7 +36,7 @@ class Source:
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
         self.tree = self._parsed("\n".join(self.lines))
         self.nodes = list(ast.walk(self.tree))
-        self._scopes = None
+        self.imports, self.names, self._scopes = list(imports_of(self.nodes)), Names(self.nodes), None
 
     @property
     def scopes(self):
@@ -43,6 +44,14 @@ class Source:
         if self._scopes is None:
             self._scopes = list(scopes(self.nodes))
         return self._scopes
+
+    def calls(self):
+        """Yield the calls, parents before children."""
+        return (node for node in self.nodes if isinstance(node, ast.Call))
+
+    def problem(self, rule, node, detail=""):
+        """Return the ``Problem`` of a rule at a node."""
+        return finding(rule, self.place(node.lineno), detail)
 
     def place(self, line):
         """Return the ``SourcePlace`` of a line of the source."""
@@ -54,8 +63,8 @@ class Source:
     def _notebook(self, text):
         """Join the cells that can be parsed, and note the shell lines."""
         try:
-            cells = notebooks.code_cells(text)
-        except notebooks.NotANotebook as error:
+            cells = code_cells(text)
+        except NotANotebook as error:
             self.broken.append(Broken(SourcePlace(self.path, 1), str(error), bool(_APEX.search(text))))
             return ""
         parts, line = [], 1
@@ -109,7 +118,7 @@ def is_script(tree):
     waiting = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.Call) and last_name(node.func) in ("parse_args", "initialize", "backward"):
+        if called(node) in ("parse_args", "initialize", "backward"):
             return True
         waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _DEFINITIONS)]
     return False

@@ -1,11 +1,13 @@
-"""Problems around ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it, its level."""
+"""Rules on ``amp.initialize``: ``.half()`` and wrappers before it, optimizers after it, its level and conditions."""
 
 import ast
 
-from ...model.bindings import dotted, last_name, string
-from ...model.calls import INITIALIZE, argument, names_in
-from ...model.flow import together
-from ...model.rule_texts import finding
+from ..model import code_files
+from ..model.calls import INITIALIZE, argument, initialize_calls, names_in
+from ..model.flow import together
+from ..model.names import called, dotted, last_name, string
+from ..model.rules import finding
+from ..model.source import Source
 
 #: The calls of ``amp.initialize`` in one function that are examined.
 _MOST = 20
@@ -15,12 +17,12 @@ _OPTIMIZERS += ("Rprop", "SparseAdam", "BertAdam", "Ranger", "Lamb", "LAMB")
 _OPTIMIZERS += ("FusedAdam", "FusedSGD", "FusedLAMB", "FusedNovoGrad", "FusedAdagrad")
 
 
-def check(source, bindings):
-    """Return the findings around the calls of ``amp.initialize`` in a ``Source``."""
-    found = []
+def check(source):
+    """Return the findings on the calls of ``amp.initialize`` in a ``Source``."""
+    found = [finding("conditional-initialize", *each) for each in conditional_calls(source)]
     for _, steps in source.scopes:
         calls = [(index, step, call) for index, step in enumerate(steps) for call in step.calls()]
-        calls = [each for each in calls if bindings.full_name(each[-1].func) in INITIALIZE]
+        calls = [each for each in calls if source.names.of_apex(each[-1].func) in INITIALIZE]
         made = _optimizers_made(steps) if calls else {}
         for index, step, call in calls[:_MOST]:
             found += _level(source, step, call)
@@ -34,7 +36,7 @@ def _level(source, step, call):
     enabled = argument(call, 2, "enabled")
     level = string(enabled) if argument(call, 3, "opt_level") is None else None
     if level not in (None, "O1"):
-        yield finding("level-as-enabled", source.place(step.node.lineno), repr(level))
+        yield source.problem("level-as-enabled", step.node, repr(level))
 
 
 def _before(source, steps, initialize, call):
@@ -46,7 +48,7 @@ def _before(source, steps, initialize, call):
             done = _done_to(model, step)
             if done in ("half", "wrapped"):
                 rule = "half-before-initialize" if done == "half" else "wrapped-before-initialize"
-                yield finding(rule, source.place(step.node.lineno), model)
+                yield source.problem(rule, step.node, model)
             if done:
                 break
 
@@ -56,26 +58,19 @@ def _done_to(model, step):
     targets = _targets(step.node)
     for call in step.calls():
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("half", "float"):
-            is_its_own = dotted(call.func.value) == model or (
-                model in targets and isinstance(call.func.value, ast.Call)
-            )
-            if is_its_own and not call.args:
+            owner = call.func.value
+            if not call.args and (dotted(owner) == model or (model in targets and isinstance(owner, ast.Call))):
                 return "half" if call.func.attr == "half" else "made"
     value = _without_moves(getattr(step.node, "value", None))
     if model in targets and isinstance(value, ast.Call):
-        return (
-            "wrapped"
-            if last_name(value.func) in _WRAPPERS and _is_first_argument(model, value)
-            else _made(model, value)
-        )
+        is_wrapped = last_name(value.func) in _WRAPPERS and _is_first_argument(model, value)
+        return "wrapped" if is_wrapped else _made(model, value)
     return "made" if model in targets else None
 
 
 def _without_moves(value):
     """Return ``DataParallel(model)`` of ``DataParallel(model).cuda()``."""
-    while (
-        isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call)
-    ):
+    while isinstance(value, ast.Call) and isinstance(getattr(value.func, "value", None), ast.Call):
         value = value.func.value
     return value
 
@@ -94,7 +89,7 @@ def _optimizers_made(steps):
     """Return the steps that create an optimizer, by its name: name -> [(index, step), …]."""
     made = {}
     for index, step in enumerate(steps):
-        if last_name(getattr(getattr(step.node, "value", None), "func", None)) in _OPTIMIZERS:
+        if called(getattr(step.node, "value", None)) in _OPTIMIZERS:
             for name in _targets(step.node):
                 made.setdefault(name, []).append((index, step))
     return made
@@ -113,7 +108,7 @@ def _after(source, calls, made, place, call):
         for index, step in made.get(name, ()):
             if index > place and together(step, initialize):
                 if not any(later > index and together(after, step) for later, after, _ in reversed(calls)):
-                    yield finding("optimizer-after-initialize", source.place(step.node.lineno), name)
+                    yield source.problem("optimizer-after-initialize", step.node, name)
 
 
 def _targets(statement):
@@ -121,3 +116,46 @@ def _targets(statement):
         return set()
     names = (dotted(node) for target in statement.targets for node in ast.walk(target))
     return {name for name in names if name}
+
+
+# -- conditions --------------------------------------------------------------------------------------------------------
+
+
+def conditional_calls(source):
+    """Yield (place, condition) of the calls of ``amp.initialize`` in a ``Source`` that are under a condition.
+
+    The condition is returned as written: "if args.fp16". Conditions of calling functions are not followed, and
+    ``__name__`` and names of Apex itself do not count as conditions.
+    """
+    parents = {child: node for node in source.nodes for child in ast.iter_child_nodes(node)}
+    for call in initialize_calls(source.nodes, source.names):
+        conditions, child = [], call
+        while child in parents and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node = parents[child]
+            if isinstance(node, ast.If) and child is not node.test and not _is_always(node.test, source.names):
+                conditions.insert(0, _condition(source, node, is_else=child in node.orelse))
+            child = node
+        if conditions:
+            yield source.place(call.lineno), " and ".join(conditions)
+
+
+def conditional_calls_in(path):
+    """Return what ``conditional_calls`` yields for a Python file; nothing if it cannot be read or parsed."""
+    try:
+        source = Source(path, code_files.read(path), code_files.PYTHON)
+    except code_files.Unreadable:
+        return []
+    return list(conditional_calls(source))
+
+
+def _is_always(test, names):
+    read = {name for name in map(dotted, ast.walk(test)) if name}
+    return bool(read) and all(name == "__name__" or names.resolve(name) for name in read)
+
+
+def _condition(source, node, is_else):
+    """Return the first line of an ``if``, without its colon."""
+    line = source.lines[node.lineno - 1].strip()
+    line = line[2:] if line.startswith("elif") else line
+    head = line.partition(" #")[0].rstrip().rstrip(":").rstrip()
+    return f"else of `{head}`" if is_else else f"`{head}`"

@@ -1,16 +1,15 @@
-"""Problems around ``amp.scale_loss``: other backward passes, and clipping."""
+"""Rules on ``amp.scale_loss``: other backward passes, and clipping."""
 
 import ast
 
-from ...model.bindings import dotted, last_name
-from ...model.calls import CLIPS, SCALE_LOSS, is_backward, is_clipping
-from ...model.flow import steps_of, together
-from ...model.rule_texts import finding
+from ..model.calls import CLIPS, SCALE_LOSS, is_backward, is_clipping
+from ..model.flow import steps_of, together
+from ..model.names import called, dotted, last_name
 
 HANDLES = ("apex.amp.init", "apex.amp.amp.init")
 
 
-def check(source, bindings, has_masters):
+def check(source, has_masters):
     """Return the findings around the ``scale_loss`` blocks of a ``Source``.
 
     Args:
@@ -18,24 +17,24 @@ def check(source, bindings, has_masters):
     """
     found = []
     for _, steps in source.scopes:
-        blocks = _blocks(steps, bindings)
+        blocks = _blocks(steps, source.names)
         for step in steps if blocks else ():
-            inside = [name for node in step.blocks for name in _scaled_names(node, bindings)]
+            inside = [name for node in step.blocks for name in _scaled_names(node, source.names)]
             if inside:
                 found += _in_block(source, step, inside)
             elif any(together(block, step) for block in blocks):
                 found += _plain_backward(source, step)
                 found += _clipping(source, step) if has_masters else ()
-    found += _clipping_methods(source, bindings) if has_masters else ()
-    return sorted(set(found).union(_handles(source, bindings)))
+    found += _clipping_methods(source) if has_masters else ()
+    return sorted(set(found).union(_handles(source)))
 
 
-def _blocks(steps, bindings):
+def _blocks(steps, names):
     """Return the ``scale_loss`` blocks among steps, one for each set of conditions."""
-    return list({step.conditions: step for step in steps if _scaled_names(step.node, bindings)}.values())
+    return list({step.conditions: step for step in steps if _scaled_names(step.node, names)}.values())
 
 
-def _clipping_methods(source, bindings):
+def _clipping_methods(source):
     """Yield findings on methods that clip, in classes where another method has the ``scale_loss`` block.
 
     A method with its own backward pass is left out: it clips the gradients of that pass.
@@ -44,7 +43,7 @@ def _clipping_methods(source, bindings):
         if isinstance(node, ast.ClassDef):
             methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
             steps = [list(steps_of(method)) for method in methods]
-            blocks = [block for each in steps for block in _blocks(each, bindings)]
+            blocks = [block for each in steps for block in _blocks(each, source.names)]
             for each in steps if blocks else ():
                 has_backward = any(is_backward(call) for step in each for call in step.calls())
                 for step in () if has_backward else each:
@@ -52,45 +51,39 @@ def _clipping_methods(source, bindings):
                         yield from _clipping(source, step)
 
 
-def _scaled_names(statement, bindings):
+def _scaled_names(statement, names):
     """Return the names of the scaled losses, if a statement is a ``with amp.scale_loss(…) as name``."""
     if not isinstance(statement, (ast.With, ast.AsyncWith)):
         return []
     items = [item for item in statement.items if isinstance(item.context_expr, ast.Call)]
-    scaled = [item for item in items if bindings.full_name(item.context_expr.func) in SCALE_LOSS]
+    scaled = [item for item in items if names.of_apex(item.context_expr.func) in SCALE_LOSS]
     return [dotted(item.optional_vars) or "" for item in scaled]
 
 
 def _in_block(source, step, scaled):
     for call in step.calls():
         if last_name(call.func) in CLIPS:
-            yield finding("clip-before-unscale", source.place(call.lineno))
+            yield source.problem("clip-before-unscale", call)
         elif is_backward(call) and dotted(call.func.value) and dotted(call.func.value) not in scaled:
-            yield finding("plain-backward", source.place(call.lineno), f"{dotted(call.func.value)}.backward()")
+            yield source.problem("plain-backward", call, f"{dotted(call.func.value)}.backward()")
 
 
 def _plain_backward(source, step):
-    for call in step.calls():
-        if is_backward(call):
-            yield finding(
-                "plain-backward", source.place(call.lineno), "{}.backward()".format(dotted(call.func.value) or "…")
-            )
+    for call in filter(is_backward, step.calls()):
+        yield source.problem("plain-backward", call, "{}.backward()".format(dotted(call.func.value) or "…"))
 
 
 def _clipping(source, step):
-    for call in step.calls():
-        if is_clipping(call):
-            yield finding("clip-model-params", source.place(call.lineno))
+    return [source.problem("clip-model-params", call) for call in step.calls() if is_clipping(call)]
 
 
-def _handles(source, bindings):
+def _handles(source):
     """Yield findings on methods of the handle that ``amp.init`` returns."""
     handles = set()
     for node in source.nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            if bindings.full_name(node.value.func) in HANDLES:
-                handles |= {dotted(target) for target in node.targets if dotted(target)}
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and last_name(node.func) in ("scale_loss", "wrap_optimizer"):
-            if isinstance(node.func, ast.Attribute) and dotted(node.func.value) in handles:
-                yield finding("old-handle", source.place(node.lineno), dotted(node.func))
+        if isinstance(node, ast.Assign) and called(node.value) and source.names.of_apex(node.value.func) in HANDLES:
+            handles |= {dotted(target) for target in node.targets if dotted(target)}
+    for call in source.calls():
+        if last_name(call.func) in ("scale_loss", "wrap_optimizer") and isinstance(call.func, ast.Attribute):
+            if dotted(call.func.value) in handles:
+                yield source.problem("old-handle", call, dotted(call.func))
