@@ -31,8 +31,13 @@ def _names(text):
     return parse_layers(text).split(",")
 
 
-def _without_spaces(lists):
-    return re.sub(r"[\s\"']", "", lists.group())
+def _split(text):
+    """Return the words of a shell command, of which a list as `forecast` prints it, `[a, b]`, is one."""
+    words = []
+    for word in shlex.split(text):
+        is_open = bool(words) and words[-1].startswith("keep_fp32=[") and not words[-1].endswith("]")
+        words[-1:] = [words[-1] + word] if is_open else words[-1:] + [word]
+    return words
 
 
 #: Keywords of ``amp.initialize`` and the types of their values; a test compares the names with its signature.
@@ -80,8 +85,7 @@ def parse_variant(text):
         )
     parser = CommandParser(prog="ampcompat ab", add_help=False)
     add_training_options(parser)
-    rest = re.sub(r"(?<=keep_fp32=)\[[^][]*\]", _without_spaces, rest)  # a list, as `forecast` prints it
-    given, settings = parser.parse_known_args(shlex.split(rest))
+    given, settings = parser.parse_known_args(_split(rest))
     options = {key: getattr(given, key) for key in ("backend", "dtypes", "verbosity") if getattr(given, key)}
     told = {name: getattr(given, name) for name in ("diagnose", "store_param_remainders", "keep_fp32")}
     environment = ChildEnvironment(**told).to_env()

@@ -1,7 +1,7 @@
 """The rewriting itself: calls one by one, statements block by block."""
 
 import libcst as cst
-from libcst.metadata import PositionProvider
+from libcst.metadata import ParentNodeProvider, PositionProvider
 
 from ..model.calls import INITIALIZE, SCALE_LOSS
 from . import syntax
@@ -25,14 +25,14 @@ class Rewriter(CallRewriter):
         left: (line, text) of what could not be rewritten.
     """
 
-    METADATA_DEPENDENCIES = (PositionProvider,)
+    METADATA_DEPENDENCIES = (PositionProvider, ParentNodeProvider)
 
     def __init__(self, facts, shared=False):
         super().__init__(facts, shared)
         self.notes, self.left = [], []
         self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
-        self._evaluation = []  # for each of them that is evaluation: its Evaluation
+        self._evaluations = {}  # a function or block that is evaluation -> its Evaluation
         self._regions = {}  # a block -> (first, last) of its statements that compute losses
         self._moved = {}  # an `if` -> the statements that belong before it
 
@@ -50,29 +50,16 @@ class Rewriter(CallRewriter):
         if isinstance(node, (cst.IndentedBlock, cst.Module)):
             self._regions[node] = self._training_regions(node.body)
 
-    # -- compound statements -------------------------------------------------------------------------------------------
-
-    def on_visit(self, node):
-        """Keep the compound statements around the current node."""
-        if isinstance(node, syntax.COMPOUND):
-            self._around.append(node)
-            is_function = isinstance(node, cst.FunctionDef)
+    def _evaluation(self, block):
+        """Return the ``Evaluation`` that a block belongs to; None if it belongs to none."""
+        for node in self._around(block):
             off = isinstance(node, cst.With) and any(turns_gradients_off(item.item) for item in node.items)
-            if off or (is_function and self._calls.evaluates(node)):
-                self._evaluation.append(Evaluation(node, self._calls))
-            elif is_function:
-                self._evaluation.append(None)
-        return super().on_visit(node)
-
-    def on_leave(self, original_node, updated_node):
-        """Forget what ``on_visit`` kept."""
-        result = super().on_leave(original_node, updated_node)
-        if isinstance(original_node, syntax.COMPOUND):
-            self._around.pop()
-            off = isinstance(original_node, cst.With) and any(turns_gradients_off(i.item) for i in original_node.items)
-            if off or isinstance(original_node, cst.FunctionDef):
-                self._evaluation.pop()
-        return result
+            if off or isinstance(node, cst.FunctionDef):
+                if node not in self._evaluations:
+                    is_one = off or self._calls.evaluates(node)
+                    self._evaluations[node] = Evaluation(node, self._calls) if is_one else None
+                return self._evaluations[node]
+        return None
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -102,8 +89,8 @@ class Rewriter(CallRewriter):
                 if self._stepped(statement) is not None and not self._steps_again(originals[index + 1 :]):
                     pieces[index] += syntax.statements(self.names.scaler + ".update()\n")
         regions = list(self._regions[original_block])
-        if self._evaluation and self._evaluation[-1] is not None:
-            regions += self._evaluation[-1].regions(originals)
+        evaluation = self._evaluation(original_block)
+        regions += [] if evaluation is None else evaluation.regions(originals)
         for first, last in _merged(regions):
             wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
             pieces[first : last + 1] = [wrapped] + [[]] * (last - first)
@@ -155,7 +142,7 @@ class Rewriter(CallRewriter):
         if self._branches.never_runs(original):
             return []
         before, default = self._moved.get(original, []), self._precision.before(original)
-        before = before or (syntax.in_place_of(updated, default) if default and self._is_outermost() else [])
+        before = before or (syntax.in_place_of(updated, default) if default and self._is_outermost(original) else [])
         updated = updated.with_changes(leading_lines=()) if before else updated
         uses_apex = any(self._full_name(call.func) for call in syntax.calls(original.body))
         if uses_apex or (original.orelse and any(self._full_name(call.func) for call in syntax.calls(original.orelse))):
@@ -164,8 +151,8 @@ class Rewriter(CallRewriter):
                 return before + joined
         return before + [updated]
 
-    def _is_outermost(self):
-        return not (self._around and isinstance(self._around[-1], (cst.If, cst.Try)))
+    def _is_outermost(self, statement):
+        return not isinstance(next(self._around(statement), None), (cst.If, cst.Try))
 
     def _set_up(self, original, updated, call, line):
         setup = self._precision.setups[call]
@@ -178,7 +165,7 @@ class Rewriter(CallRewriter):
             rest = syntax.statements(f"{syntax.text(statement.targets[0].target)} = {result}\n")
         elif isinstance(statement, cst.Return):
             rest = syntax.statements(f"return {result}\n")
-        first, lines = self._precision.placed(setup, call, self._around)
+        first, lines = self._precision.placed(setup, call, self._around(original))
         if first is None:
             return syntax.in_place_of(updated, lines) + rest if lines else rest
         leading = [*first.leading_lines, *(each for each in updated.leading_lines if each.comment is not None)]
@@ -245,9 +232,8 @@ class Rewriter(CallRewriter):
 
     def _stepped(self, statement):
         """Return the call if a statement is ``optimizer.step()``, otherwise None."""
-        if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
-            return None
-        call = statement.body[0].value
+        line = syntax.first_of(statement, cst.Expr)
+        call = line.value if line is not None else None
         if not isinstance(call, cst.Call) or not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
             return None
         return call if self.facts.is_optimizer(syntax.name_of(call.func.value)) else None

@@ -96,8 +96,8 @@ def _bare(statement):
 
 
 def _is_call(statement):
-    is_line = isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Expr)
-    return is_line and isinstance(statement.body[0].value, cst.Call)
+    node = syntax.first_of(statement, cst.Expr)
+    return node is not None and isinstance(node.value, cst.Call)
 
 
 def negated(test):

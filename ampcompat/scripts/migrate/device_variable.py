@@ -3,8 +3,7 @@
 import libcst as cst
 
 from . import syntax
-from .scopes import ScriptScopes
-from .variable_passing import DEVICE
+from .variable_passing import DEVICE, ScriptScopes
 
 
 def place_device(module, names):
@@ -36,18 +35,12 @@ def place_device(module, names):
         at -= 1
     first = body[at]
     new = syntax.in_place_of(first, f"{name} = {DEVICE}\n")[0]
-    if at and not new.leading_lines and _is_import(body[at - 1]):
+    if at and not new.leading_lines and syntax.is_import(body[at - 1]):
         new = new.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     body = [*body[:at], new, first.with_changes(leading_lines=()), *body[at + 1 :]]
     if not scope.is_function:
         return module.with_changes(body=body), False
     return module.deep_replace(scope.node.body, scope.node.body.with_changes(body=body)), False
-
-
-def _is_import(statement):
-    return isinstance(statement, cst.SimpleStatementLine) and isinstance(
-        statement.body[0], (cst.Import, cst.ImportFrom)
-    )
 
 
 def _shared_scopes(readers):
@@ -90,8 +83,8 @@ def _reads_device_type(statement):
 
 def _device_of(statement):
     """Return (name, source of the device's type) for ``device = torch.device(...)``; None for other statements."""
-    line = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    if not isinstance(line, cst.Assign) or len(line.targets) != 1 or not isinstance(line.targets[0].target, cst.Name):
+    line = syntax.first_of(statement, cst.Assign)
+    if line is None or len(line.targets) != 1 or not isinstance(line.targets[0].target, cst.Name):
         return None
     name = line.targets[0].target.value
     if isinstance(line.value, cst.Call) and syntax.name_of(line.value.func) == "torch.device":

@@ -51,11 +51,7 @@ class ImportPruner(cst.CSTTransformer):
         return self._kept(updated_node) if all(is_apex) else updated_node
 
     def _kept(self, node):
-        kept = [each for each in node.names if (_local(each)) in self._used]
-        if not kept:
-            return cst.RemoveFromParent()
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return node.with_changes(names=kept)
+        return syntax.with_names(node, [each for each in node.names if _local(each) in self._used])
 
     def leave_Try(self, original_node, updated_node):
         """Remove a ``try`` without a body, together with its ``except`` for a missing Apex."""
@@ -107,8 +103,8 @@ def _is_moved(block):
 
 def _is_constant(statement):
     """Return whether a statement sets a variable to a constant."""
-    is_line = isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1
-    return is_line and isinstance(statement.body[0], cst.Assign) and isinstance(statement.body[0].value, cst.Name)
+    node = syntax.first_of(statement, cst.Assign)
+    return node is not None and len(statement.body) == 1 and isinstance(node.value, cst.Name)
 
 
 def _local(alias):
@@ -118,19 +114,8 @@ def _local(alias):
 
 def prune_imports(source):
     """Return the source without the imports of Apex that it no longer needs."""
-    used = {node.id for node in _read_names(ast.parse(source))}
-    pruned = cst.parse_module(source).visit(ImportPruner(used)).code
-    return _without_placeholders(pruned)
-
-
-def _read_names(tree):
-    """Yield the names that are read, not those that are only set, as in ``amp = None``."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
-
-
-def _without_placeholders(source):
-    """Return source with ``pass`` in the blocks that have lost all of their statements."""
-    return source.replace(MOVED, "pass")
+    pruned = cst.parse_module(source).visit(ImportPruner(syntax.read_names(source))).code
+    return pruned.replace(MOVED, "pass")  # in blocks that have lost all of their statements
 
 
 def add_header(source, names, loads_state, has_device):
@@ -146,7 +131,7 @@ def add_header(source, names, loads_state, has_device):
     pieces += [f"{names.device} = {DEVICE}\n"] if has_device else []
     pieces += [_LOADER.format(**names._asdict())] if loads_state else []
     is_imported = any("torch" in _imported(each) for each in module.body[:at])
-    needs_torch = has_device or "torch" in {node.id for node in _read_names(ast.parse(source))}
+    needs_torch = has_device or "torch" in syntax.read_names(source)
     for piece in pieces if is_imported or not needs_torch else ["import torch\n"] + pieces:
         blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else 1 if at or added else 0)
         added += [each.with_changes(leading_lines=blank) for each in syntax.statements(piece)]
@@ -164,11 +149,9 @@ def add_header(source, names, loads_state, has_device):
 def import_contextlib(source):
     """Return the source with an import of contextlib, sorted into the first imports, if needed."""
     module = cst.parse_module(source)
-    if "contextlib" not in {node.id for node in _read_names(ast.parse(source))}:
+    if "contextlib" not in syntax.read_names(source) or any("contextlib" in _imported(each) for each in module.body):
         return source
-    if any("contextlib" in _imported(each) for each in module.body):
-        return source
-    imports = [at for at, each in enumerate(module.body) if _is_plain_import(each)]
+    imports = [at for at, each in enumerate(module.body) if syntax.first_of(each, cst.Import)]
     at = imports[0] if imports else _after_imports(module.body)
     while at + 1 in imports and min(_imported(module.body[at])) < "contextlib":
         at += 1
@@ -179,26 +162,17 @@ def import_contextlib(source):
     return module.with_changes(body=[*body[:at], new, *body[at:]]).code
 
 
-def _is_plain_import(statement):
-    return isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Import)
-
-
 def _after_imports(body):
     """Return the index after the last import that precedes functions, classes and calls."""
     last = 0
     for index, statement in enumerate(body):
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             break
-        simple = isinstance(statement, cst.SimpleStatementLine) and isinstance(
-            statement.body[0], (cst.Import, cst.ImportFrom)
-        )
         guarded = isinstance(statement, cst.Try) and any(
             isinstance(each, (cst.Import, cst.ImportFrom)) for each in syntax.walk(statement)
         )
-        is_docstring = (
-            index == 0 and isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Expr)
-        )
-        last = index + 1 if simple or guarded or is_docstring else last
+        is_docstring = index == 0 and syntax.first_of(statement, cst.Expr) is not None
+        last = index + 1 if syntax.is_import(statement) or guarded or is_docstring else last
     return last
 
 

@@ -4,9 +4,9 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper
 
 from ...errors import AmpError
-from .apex_to_torch import BY_HAND
 from .block_rewriting import Rewriter
 from .branches import MARK
+from .call_rewriting import BY_HAND
 from .device_variable import place_device
 from .imports_and_marks import AS_IS, add_header, import_contextlib, mark_rest, prune_imports
 from .parsed_script import Migration, rewritten

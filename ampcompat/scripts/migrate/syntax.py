@@ -1,5 +1,7 @@
 """Small helpers for LibCST: source to nodes and back, names in code."""
 
+import ast
+
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
@@ -123,6 +125,42 @@ def own_nodes(body):
             yield from own_nodes(node.children)
 
 
+def read_names(source):
+    """Return the names that source reads, not those that are only set, as in ``amp = None``."""
+    names = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    return {node.id for node in names if isinstance(node.ctx, ast.Load)}
+
+
+def first_of(statement, *kinds):
+    """Return the first small statement of a line, if it is one of some kinds, otherwise None."""
+    node = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    return node if isinstance(node, kinds) else None
+
+
+def is_import(statement):
+    """Return whether a statement is an import."""
+    return first_of(statement, cst.Import, cst.ImportFrom) is not None
+
+
+def listed(elements):
+    """Return elements, the last without a comma."""
+    last = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in elements[-1:]]
+    return [*elements[:-1], *last]
+
+
+def with_names(node, kept):
+    """Return what replaces an import that keeps only some of its names."""
+    return node.with_changes(names=listed(kept)) if kept else cst.RemoveFromParent()
+
+
+def with_items(node, kept):
+    """Return the statements that replace a ``with`` that keeps only some of its items."""
+    if kept:
+        return [node.with_changes(items=listed(kept))]
+    first, *others = node.body.body
+    return [first.with_changes(leading_lines=[*node.leading_lines, *first.leading_lines]), *others]
+
+
 def in_place_of(statement, source):
     """Return statements from source, with the comments and blank lines above the statement that they replace."""
     new, *rest = statements(source)
@@ -155,14 +193,8 @@ class _Unwrapping(cst.CSTTransformer):
 
     def leave_With(self, original_node, updated_node):
         kept = [each for each in updated_node.items if text(each.item) != self._context]
-        if len(kept) == len(updated_node.items):
-            return updated_node
-        if kept:
-            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            return updated_node.with_changes(items=kept)
-        body = list(updated_node.body.body)
-        body[0] = body[0].with_changes(leading_lines=[*updated_node.leading_lines, *body[0].leading_lines])
-        return cst.FlattenSentinel(body)
+        same = len(kept) == len(updated_node.items)
+        return updated_node if same else cst.FlattenSentinel(with_items(updated_node, kept))
 
 
 def without_with(body, context):

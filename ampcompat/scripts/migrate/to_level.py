@@ -38,7 +38,7 @@ def _written(level, script):
     new = MetadataWrapper(cst.parse_module(split)).visit(writer)
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
-    new = new.visit(_UnusedNames(_names_in(split) - _names_in(new.code)))
+    new = new.visit(_UnusedNames(syntax.read_names(split) - syntax.read_names(new.code)))
     new = new.with_changes(body=_with_import(list(new.body), plan.amp))
     notes = [(was[line], note) for line, note in writer.notes]
     if level in ("O1", "O2") and "torch.save" in script.source and not plan.torch_amp.states:
@@ -127,13 +127,7 @@ class _LevelWriter(cst.CSTTransformer):
         if not going:
             return self._beside(line, [updated_node])
         self.notes.append((line, "removed: the autocast region; the level casts"))
-        if kept:
-            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            return self._beside(line, [updated_node.with_changes(items=kept)])
-        body = list(updated_node.body.body)
-        if body:
-            body[0] = body[0].with_changes(leading_lines=[*updated_node.leading_lines, *body[0].leading_lines])
-        return self._beside(line, body)
+        return self._beside(line, syntax.with_items(updated_node, kept))
 
     def leave_Decorator(self, original_node, updated_node):
         """Remove the script's autocast decorators."""
@@ -183,16 +177,7 @@ class _UnusedNames(cst.CSTTransformer):
             for each in updated_node.names
             if syntax.name_of(each.asname.name if each.asname else each.name) not in self._gone
         ]
-        if len(kept) == len(updated_node.names):
-            return updated_node
-        if not kept:
-            return cst.RemoveFromParent()
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        return updated_node.with_changes(names=kept)
-
-
-def _names_in(text):
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        return updated_node if len(kept) == len(updated_node.names) else syntax.with_names(updated_node, kept)
 
 
 def _is_state_call(call):
@@ -213,7 +198,7 @@ def _with_import(body, amp):
     """Return the statements of a module with the import of ``amp`` after its first run of imports."""
     name = "amp" if amp == "amp" else f"amp as {amp}"
     new = syntax.statements(f"from ampcompat import {name}\n")[0]
-    imports = [at for at, each in enumerate(body) if _is_import(each)]
+    imports = [at for at, each in enumerate(body) if syntax.is_import(each)]
     at = next((place for place in imports if place + 1 not in imports), -1)
     if at >= 0 and _is_future(body[at]) and len(imports) > 1:
         at = next((place for place in imports if place > at and place + 1 not in imports), at)
@@ -222,16 +207,11 @@ def _with_import(body, amp):
     return body[: at + 1] + [new] + body[at + 1 :]
 
 
-def _is_import(statement):
-    is_line = isinstance(statement, cst.SimpleStatementLine)
-    return is_line and isinstance(statement.body[0], (cst.Import, cst.ImportFrom))
-
-
 def _is_future(statement):
-    node = statement.body[0]
-    return isinstance(node, cst.ImportFrom) and node.module is not None and syntax.name_of(node.module) == "__future__"
+    node = syntax.first_of(statement, cst.ImportFrom)
+    return node is not None and node.module is not None and syntax.name_of(node.module) == "__future__"
 
 
 def _is_docstring(statement):
-    node = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
-    return isinstance(node, cst.Expr) and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))
+    node = syntax.first_of(statement, cst.Expr)
+    return node is not None and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))
