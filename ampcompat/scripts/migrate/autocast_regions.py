@@ -5,30 +5,19 @@ import libcst as cst
 from . import syntax
 
 #: Methods of a model that do not compute anything.
-_NO_FORWARD = {"train", "eval", "parameters", "named_parameters", "state_dict", "load_state_dict", "zero_grad", "to"}
-_NO_FORWARD |= {"cuda", "cpu", "half", "float", "apply", "modules", "named_modules", "children", "named_children"}
-_NO_FORWARD |= {"buffers", "named_buffers", "requires_grad_", "no_sync", "share_memory", "add_module", "compile"}
+_NO_FORWARD = """
+    train eval parameters named_parameters state_dict load_state_dict zero_grad to cuda cpu half float apply modules
+    named_modules children named_children buffers named_buffers requires_grad_ no_sync share_memory add_module compile
+""".split()
 #: Calls that only display or store a model's output.
-_KEEPS = {"print", "len", "int", "float", "str", "format", "range", "list", "zip", "enumerate", "append", "extend"}
-_KEEPS |= {"update", "add", "write", "log", "info", "item", "tolist", "numpy", "save", "isinstance", "round"}
+_KEEPS = """
+    print len int float str format range list zip enumerate append extend update add write log info item tolist numpy
+    save isinstance round
+""".split()
 #: Calls whose result does not depend on the precision of the inputs, or is float32.
-_CLEANS = {
-    "argmax",
-    "argmin",
-    "item",
-    "float",
-    "double",
-    "tolist",
-    "numpy",
-    "size",
-    "dim",
-    "long",
-    "int",
-    "bool",
-    "len",
-}
+_CLEANS = "argmax argmin item float double tolist numpy size dim long int bool len".split()
 #: Methods that autocast runs in a different precision than the tensor's own.
-_COMPUTES = {"softmax", "log_softmax", "exp", "log", "pow", "norm", "matmul", "mm", "bmm", "sum", "prod", "cumsum"}
+_COMPUTES = "softmax log_softmax exp log pow norm matmul mm bmm sum prod cumsum".split()
 _COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
 
 

@@ -32,21 +32,15 @@ class SignatureRewriter(cst.CSTTransformer):
         self._owners.pop()
         return updated_node
 
-    def visit_Attribute_attr(self, node):
-        """Begin the name of an attribute, which is not a variable."""
+    def _begin_other(self, node):
+        """Begin the name of an attribute or keyword, which is not a variable."""
         self._owners.append(())
 
-    def leave_Attribute_attr(self, node):
-        """End it."""
+    def _end_other(self, node):
         self._owners.pop()
 
-    def visit_Arg_keyword(self, node):
-        """Begin the name of a keyword, which is not a variable."""
-        self._owners.append(())
-
-    def leave_Arg_keyword(self, node):
-        """End it."""
-        self._owners.pop()
+    visit_Attribute_attr = visit_Arg_keyword = _begin_other
+    leave_Attribute_attr = leave_Arg_keyword = _end_other
 
     def leave_Name(self, original_node, updated_node):
         """Write ``self.`` before an attribute."""

@@ -276,18 +276,16 @@ class ScriptScopes(cst.CSTVisitor):
         self._open.append(Scope(node, self._open[-1] if self._open else None))
         self.scopes.append(self._open[-1])
 
-    def visit_Module(self, node):
-        """Enter the module."""
-        self._enter(node)
+    def _leave(self, original_node):
+        self._open.pop()
+
+    visit_Module = visit_ClassDef = _enter
+    leave_ClassDef = leave_FunctionDef = _leave
 
     def visit_Param(self, node):
         """Visit only the default of a parameter, not its name."""
         node.default.visit(self) if node.default is not None else None
         return False
-
-    def visit_ClassDef(self, node):
-        """Enter a class."""
-        self._enter(node)
 
     def visit_FunctionDef(self, node):
         """Enter a function; a new variable may be one."""
@@ -296,14 +294,6 @@ class ScriptScopes(cst.CSTVisitor):
             self._open[-1].sets.add(node.name.value)
         self._enter(node)
         self._open[-1].sets |= {each for each in self._variables if each in _parameters(node)}
-
-    def leave_FunctionDef(self, original_node):
-        """Leave a function."""
-        self._open.pop()
-
-    def leave_ClassDef(self, original_node):
-        """Leave a class."""
-        self._open.pop()
 
     def visit_SimpleStatementLine(self, node):
         """Keep the statement, which may use the result of a call."""
@@ -321,15 +311,12 @@ class ScriptScopes(cst.CSTVisitor):
             whole = isinstance(line, (cst.Assign, cst.Expr)) and line.value is node
             self._open[-1].calls.append((node, self._statement if whole else None))
 
-    def visit_Attribute(self, node):
-        """Visit only the owner of an attribute."""
+    def _visit_value(self, node):
+        """Visit only the owner of an attribute, and only the value of an argument, not its keyword."""
         node.value.visit(self)
         return False
 
-    def visit_Arg(self, node):
-        """Visit only the value of an argument, not its keyword."""
-        node.value.visit(self)
-        return False
+    visit_Attribute = visit_Arg = _visit_value
 
     def visit_Name(self, node):
         """Note names that are read."""
