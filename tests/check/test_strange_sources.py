@@ -19,6 +19,7 @@ REPEATED = {
     "initialize.py": (HEAD, "model, opt = amp.initialize(model, opt)\nopt = torch.optim.SGD(p)\n", BLOCK),
     "returns.py": (HEAD + "def f():\n", "    if a: return\n", BLOCK),
     "saves.py": (HEAD, "x = {}\ntorch.save(x, 'f')\n", BLOCK),
+    "regions.py": ("import torch\n", 'with torch.autocast("cuda"):\n    x = m(x)\nx.backward()\n', ""),
     "wide.py": (HEAD + "x = [", "1, ", "]\n"),
     "torn.py": (HEAD + "import ", "a ", "!\n"),
     "pip.sh": ("", "pip install ", "apexx\n"),

@@ -46,15 +46,14 @@ class CheckReport:
         """One sentence: does it run unchanged?"""
         if not self.files:
             return "No file to check: there is no Python file, notebook, requirements, setup file or shell script."
+        errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))
+        looked_at = "; {} to look at".format(_count(warnings, "place")) if warnings else ""
         if not self.uses_apex:
             scripts = f" Scripts that train without it: {len(self.forced)}." if self.forced else ""
-            return "Nothing of Apex is used here." + scripts
-        errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))
+            return f"Nothing of Apex is used here{looked_at}." + scripts
         if errors:
             return "Does not run unchanged: {} to correct.".format(_count(errors, "place"))
-        if warnings:
-            return "Runs unchanged; {} to look at.".format(_count(warnings, "place"))
-        return "Runs unchanged."
+        return f"Runs unchanged{looked_at}."
 
     def as_dict(self):
         """Return the report as a dict for JSON."""

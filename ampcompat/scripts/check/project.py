@@ -12,7 +12,7 @@ from ..model.loops_without_apex import AMPCOMPAT
 from ..model.names import Names
 from ..model.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from ..model.source import Source
-from . import initialize_rules, other_rules, scale_loss_rules, scripts
+from . import initialize_rules, other_rules, scale_loss_rules, scripts, torch_amp_rules
 from .check_report import CheckReport
 from .text_files import TextFile, required_in_setup
 
@@ -136,6 +136,7 @@ class _Project:
         self._binary_cross_entropy(imports, asked)
         self.report.scripts = scripts.find_scripts(self, imports)
         self._copies_of_apex()
+        self._torch_amp()
         self.report.forced, limits = scripts.find_forced_scripts(self, imports)
         self.report.findings += limits
         self.report.finish()
@@ -165,6 +166,17 @@ class _Project:
             source = self.source(path)
             if source is not None:
                 self.report.findings += other_rules.binary_cross_entropy(source)
+
+    def _torch_amp(self):
+        """Search the files that train without Apex."""
+        with_amp = {use.place.path for use in self.report.uses if use.name.startswith("apex.amp")}
+        for path in [each for each in self.training if each not in with_amp]:
+            source = self.source(path)
+            if source is not None and any(hint in line for line in source.lines for hint in torch_amp_rules.HINTS):
+                try:
+                    self.report.findings += torch_amp_rules.check(source)
+                except RecursionError:  # thousands of `elif` or of operators in one expression
+                    continue
 
     def source(self, path):
         """Return the ``Source`` of a Python file, read now if it was not before; None if it is unreadable."""

@@ -4,10 +4,10 @@ import ast
 
 from ...errors import AmpError
 from ..model.apex_names_used import uses
-from ..model.calls import is_backward
+from ..model.calls import HALF_DTYPES, is_backward
 from ..model.code_files import PYTHON
 from ..model.flow import together
-from ..model.loops_without_apex import AMPCOMPAT, HALF_DTYPES, LoopsWithoutApex
+from ..model.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
 from ..model.names import called, dotted, last_name, names_used
 from ..model.source import Source
 from .torch_amp_use import TorchAmpUse

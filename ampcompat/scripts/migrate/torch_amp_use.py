@@ -2,13 +2,9 @@
 
 import ast
 
+from ..model.calls import REGIONS, SCALERS, region_enabled
 from ..model.names import dotted, last_name
 
-_SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
-_REGIONS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
-_REGIONS += ("torch.amp.autocast_mode.autocast",)
-#: The position of ``enabled`` among the positional arguments.
-_ENABLED = {"torch.cuda.amp.autocast": 0, "torch.cpu.amp.autocast": 0}
 #: Options of both ``GradScaler`` and ``amp.initialize``.
 _OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 _STATE = ("state_dict", "load_state_dict")
@@ -52,13 +48,13 @@ class TorchAmpUse:
         made = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
-                calls = [each for each in ast.walk(node.value) if self._is_of(each, _SCALERS)]
+                calls = [each for each in ast.walk(node.value) if self._is_of(each, SCALERS)]
                 if calls:
                     made[node] = calls
                     self.scalers |= self._models.aliases(self._models.variables.of(node.targets[0]))
         known = [call for calls in made.values() for call in calls]
         for node in self._nodes:
-            if self._is_of(node, _SCALERS) and node not in known:
+            if self._is_of(node, SCALERS) and node not in known:
                 self._refuse(node, "a GradScaler that is not assigned to a variable; assign it, or remove it.")
         if not made:
             return
@@ -124,7 +120,7 @@ class TorchAmpUse:
         variables = {}
         for node in self._nodes:
             if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
-                if any(self._is_of(each, _REGIONS) for each in ast.walk(node.value)):
+                if any(self._is_of(each, REGIONS) for each in ast.walk(node.value)):
                     variables[dotted(node.targets[0])] = node
         known = {id(call) for node in variables.values() for call in self._regions_in(node.value)}
         entered = 0
@@ -136,19 +132,19 @@ class TorchAmpUse:
                 entered += sum(not isinstance(items[at], ast.Call) for at in going)
                 self.unwrapped.update({node.lineno: going} if going else {})
             elif isinstance(node, ast.FunctionDef):
-                decorators = [each for each in node.decorator_list if self._is_of(each, _REGIONS)]
+                decorators = [each for each in node.decorator_list if self._is_of(each, REGIONS)]
                 known |= set(map(id, decorators))
                 self.undecorated |= {each.lineno for each in decorators}
         self._refuse_others(known, variables, entered)
 
     def _regions_in(self, node):
-        return [each for each in ast.walk(node) if self._is_of(each, _REGIONS)]
+        return [each for each in ast.walk(node) if self._is_of(each, REGIONS)]
 
     def _is_region(self, node, variables):
-        return self._is_of(node, _REGIONS) or dotted(node) in variables
+        return self._is_of(node, REGIONS) or dotted(node) in variables
 
     def _refuse_others(self, known, variables, entered):
-        regions = [node for node in self._nodes if self._is_of(node, _REGIONS)]
+        regions = [node for node in self._nodes if self._is_of(node, REGIONS)]
         for node in regions:
             if id(node) not in known:
                 self._refuse(
@@ -179,9 +175,7 @@ class TorchAmpUse:
 
     def _enabled(self, call):
         """Return the expression that decides whether a region casts, as text; "True" if there is none."""
-        value = next((each.value for each in call.keywords if each.arg == "enabled"), None)
-        at = _ENABLED.get(self._names.of(call.func), 2)
-        value = call.args[at] if value is None and len(call.args) > at else value
+        value = region_enabled(call, self._names)
         if value is None:
             return "True"
         is_constant = type(value).__name__ in ("Constant", "NameConstant")  # the second in Python 3.7

@@ -4,7 +4,7 @@ import ast
 import re
 from typing import NamedTuple, Tuple
 
-from .calls import is_backward
+from .calls import is_backward, is_half_cast
 from .names import called, dotted, last_name
 
 #: Written out, as in ``cli.run``: ``check`` does not need torch.
@@ -19,8 +19,6 @@ TRAINERS += ("lightning.Fabric", "lightning.fabric.Fabric")
 _FUNCTIONAL = ("grad", "grad_and_value", "make_functional", "make_functional_with_buffers")
 _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "register_full_backward_hook")
 _OPTIMIZER = re.compile(r"torch\.optim\.((?!lr_scheduler|swa_utils)[a-z]\w*\.)?[A-Z]\w*$")
-_HALF_METHODS = ("half", "bfloat16")
-HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
 
 
 class Limit(NamedTuple):
@@ -137,18 +135,11 @@ class LoopsWithoutApex:
             trained = set()
             for step in steps:
                 for call in step.calls():
-                    if self._is_half_cast(call) and dotted(call.func.value) in trained:
+                    if is_half_cast(call, self._source.names) and dotted(call.func.value) in trained:
                         yield self._source.problem("cast-by-hand", call, dotted(call.func.value))
                 for made in self.optimizers:
                     if made.statement is step.node:
-                        trained |= {name for each in ast.walk(made.call) for name in _prefixes(dotted(each))}
-
-    def _is_half_cast(self, call):
-        if last_name(call.func) in _HALF_METHODS:
-            return bool(_owner(call)) and not call.args
-        values = call.args + [each.value for each in call.keywords]
-        is_cast = last_name(call.func) in ("to", "type") and bool(_owner(call))
-        return is_cast and any(self._full_name(each) in HALF_DTYPES for each in values)
+                        trained |= {name for each in ast.walk(made.call) for name in prefixes(dotted(each))}
 
     def _steps_in_hooks(self, calls):
         stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}
@@ -188,7 +179,7 @@ def _is_optimizer_class(node):
     return any(last_name(base) == "Optimizer" for base in node.bases)
 
 
-def _prefixes(name):
+def prefixes(name):
     """Return ``a`` and ``a.b`` of ``a.b.c``."""
     parts = (name or "").split(".")
     return {".".join(parts[:count]) for count in range(1, len(parts))}

@@ -171,6 +171,42 @@ RULES = {
         "the requirement `apex`: the package of this name on PyPI is a web toolkit, not NVIDIA's",
         "require ampcompat instead",
     ),
+    "float16-without-scaler": Rule(
+        WARNING,
+        "the loss of a float16 autocast region without a GradScaler: small gradients become zero",
+        "scale it with torch.amp.GradScaler, or use dtype=torch.bfloat16; or try `run --opt-level O1`, which scales it",
+    ),
+    "backward-in-autocast": Rule(
+        WARNING,
+        "backward() inside an autocast region, which should have only the forward pass and the loss",
+        "end the region before it",
+    ),
+    "step-in-autocast": Rule(
+        NOTE,
+        "weights are updated inside an autocast region, which may cast what the update multiplies",
+        "end the region before it",
+    ),
+    "scaler-with-bfloat16": Rule(
+        NOTE,
+        "a GradScaler where autocast computes in bfloat16, whose gradients do not underflow",
+        "leave it out, or give enabled=False",
+    ),
+    "clip-scaled-gradients": Rule(
+        WARNING,
+        "gradients clipped while they are multiplied by the scale of a GradScaler",
+        "call scaler.unscale_(optimizer) before",
+    ),
+    "scaler-update-missing": Rule(
+        WARNING,
+        "a GradScaler whose update() is never called: the next step() raises an error",
+        "call update() after the last step() of an iteration",
+    ),
+    "half-weights-trained": Rule(
+        WARNING,
+        "half weights are trained by an optimizer without float32 masters: updates smaller than half a unit of their "
+        "last place are lost",
+        "keep the weights float32 and compute under autocast, or train with masters: `run --opt-level O5`",
+    ),
     "optimizer-of-tensors": Rule(
         NOTE,
         "an optimizer of tensors that are not params of a module: no level can be forced on it",
