@@ -5,6 +5,7 @@ import types
 import weakref
 
 import pytest
+import torch
 
 from ampcompat.support.patching import PatchStack, run_all
 
@@ -138,6 +139,23 @@ def test_a_registered_hook_is_removed_and_one_that_could_not_be_registered_is_no
         patches.register(lambda: 1 / 0)
     patches.undo()
     assert handles == []
+
+
+@pytest.mark.parametrize(
+    "name", ["register_forward_hook", "_register_state_dict_hook", "_register_load_state_dict_pre_hook"]
+)
+def test_a_hook_is_removed_if_a_signal_comes_before_its_handle_is_returned(name):
+    patches, module = PatchStack(), torch.nn.Linear(1, 1)
+    before = {name: dict(hooks) for name, hooks in vars(module).items() if name.endswith("_hooks")}
+
+    def interrupted(hook):
+        getattr(module, name)(hook)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        patches.register(interrupted, lambda *args: None, owner=module)
+    patches.undo()
+    assert {name: hooks for name, hooks in vars(module).items() if name.endswith("_hooks")} == before
 
 
 def test_instances_are_not_kept_alive_by_their_patches():

@@ -81,14 +81,15 @@ class PatchStack:
         """Return ``register(*args)``, a handle whose ``remove`` is called when the stack is undone.
 
         Args:
-            owner: as in ``defer_for``, or None.
+            args: the hook first.
+            owner: what gets the hook, as in ``defer_for``, or None.
         """
-        handles = []
+        handles = [_UnreturnedHandle(owner, *args)]
         if owner is None:
             self.defer(_remove, handles)
         else:
             self.defer_for(owner, _remove, handles)
-        handles.append(register(*args))
+        handles[0] = register(*args)
         return handles[0]
 
     def mark(self):
@@ -267,6 +268,20 @@ def _restore_in_dict(reference, name, before):
         vars(owner)[name] = before
     else:
         vars(owner).pop(name, None)
+
+
+class _UnreturnedHandle:
+    """The handle of a hook until ``register`` has returned another: an interrupt may come after the hook was set."""
+
+    def __init__(self, owner=None, hook=None, *others):
+        self._owner, self._hook = owner, hook
+
+    def remove(self):
+        """Remove the hook, or torch's wrapper of it, from the owner's dicts of hooks."""
+        attributes = {} if self._owner is None else vars(self._owner)
+        for hooks in [value for name, value in attributes.items() if name.endswith("_hooks")]:
+            for key in [key for key, value in hooks.items() if getattr(value, "hook", value) is self._hook]:
+                del hooks[key]
 
 
 def _remove(handles):
