@@ -56,7 +56,7 @@ def wait(process, seconds):
         for child in children():
             if child != process.pid:
                 os.waitpid(child, os.WNOHANG)
-        time.sleep(0.1)
+        time.sleep(0.5)  # to look through /proc takes milliseconds
     return TIME_IS_OVER
 
 
