@@ -94,7 +94,7 @@ def expand(row):
 
 
 def _lacks_half_kernel(reason):
-    return reason.startswith(NO_HALF_KERNEL)
+    return reason == NO_HALF_KERNEL
 
 
 def _has_no_nested_casts(owner, name, rule, reason):

@@ -72,12 +72,12 @@ WRITTEN = (
     (FUNCTIONAL, FLOAT, "pdist", _AUTOCAST),
     (FUNCTIONAL, FLOAT, "pairwise_distance", "a norm of a difference; CUDA autocast casts the norm inside"),
     (FUNCTIONAL, FLOAT, "grid_sampler upsample upsample_nearest upsample_bilinear", _ALIAS),
-    (TORCH, FLOAT, "log1p logsumexp cdist", _AUTOCAST),
+    (TORCH, FLOAT, "log1p logsumexp", _AUTOCAST),
     (TORCH, FLOAT, "frobenius_norm nuclear_norm arccos arcsin native_layer_norm", _AUTOCAST + ", or an alias of a row"),
     (TORCH, FLOAT, "grid_sampler_2d grid_sampler_3d", "what grid_sample calls"),
     (TORCH, FLOAT, "cov corrcoef", "sums of products, like var; autocast casts the product inside only"),
     (TORCH, FLOAT, "std_mean var_mean logcumsumexp", "the same sums as std, var and logsumexp"),
-    (TORCH, FLOAT, "quantile nanquantile stft", NO_HALF_KERNEL),
+    (TORCH, FLOAT, "cdist quantile nanquantile stft", NO_HALF_KERNEL),
     (TORCH, FLOAT, "polar view_as_complex matrix_exp", _NO_OLD_KERNEL),
     (LINALG, FLOAT, "matrix_exp", _NO_OLD_KERNEL),
     (
@@ -102,7 +102,7 @@ WRITTEN = (
         FFT,
         FLOAT,
         "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft hfft2 ihfft2 hfftn ihfftn",
-        NO_HALF_KERNEL + "; CUDA has them for powers of two only",
+        NO_HALF_KERNEL,  # CUDA has them for powers of two only
     ),
     (TORCH, PROMOTE, "addcdiv addcmul atan2 cross bilinear dot add div mul eq equal ge gt le lt ne", "apex"),
     (TENSOR, PROMOTE, _OPERATORS, "apex: operators with their reflected and in-place forms"),
