@@ -3,6 +3,7 @@
 import ast
 import functools
 import pathlib
+import re
 import sys
 
 import ampcompat
@@ -177,6 +178,12 @@ def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr")
     ]
     assert set(calls) - allowed == set()
+
+
+def test_only_trace_and_the_engine_watch_calls_of_modules_functions_and_operations():
+    ways = re.compile(r"register_(module_)?forward|\b(Torch)?(Function|Dispatch)Mode\b|Optimizer, .__init__")
+    found = [name for name, path in zip(IDS, MODULES) if ways.search(path.read_text())]
+    assert [name for name in found if not name.startswith(("engine/", "trace/", "support/torch_compat/"))] == []
 
 
 def test_only_torch_compat_features_reads_versions():

@@ -20,6 +20,7 @@ from ...support.torch_compat import features
 from ...support.torch_compat.thread_context import HAS_AUTOGRAD_NODES, autograd_node
 from ...trace.calls import OperationCalls
 from ...trace.places import ModuleStack
+from ...trace.values import Transfer
 from ..stated_options import StatedOptions
 from . import compare_steps
 from .op_recorder import FunctionNames, OpRecorder
@@ -249,8 +250,8 @@ class GradientMaximum(OperationCalls):
 
     def value(self):
         """Return the maximum of finite values."""
-        found = [each.item() for each in self._largest]
-        return max([each for each in found if each < float("inf")], default=0.0)
+        found = [value for (value,) in Transfer(self._largest).read()]
+        return max([value for value in found if value < float("inf")], default=0.0)
 
 
 def make(recorder, steps):

@@ -13,6 +13,7 @@ optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 in float16, an
 import torch
 
 from ...trace.optimizer_twin import OptimizerTwin
+from ...trace.values import Transfer
 
 #: The number of steps of a twin.
 STEPS = 20
@@ -69,8 +70,8 @@ class HalfUpdates:
         for optimizer, twin in list(self._twins.values()):
             if twin is not None:
                 self._finish(twin, optimizer)
-        rows = [(param, row.tolist()) for param, row in self._rows]
-        return {id(param): (kept, total - total == 0) for param, (kept, square, total) in rows if square > 0}
+        rows = zip(self._rows, Transfer([row for _, row in self._rows]).read())
+        return {id(param): (kept, total - total == 0) for (param, _), (kept, square, total) in rows if square > 0}
 
 
 def _compared(param, start, half_start, half):
