@@ -243,8 +243,7 @@ def test_a_training_that_never_initializes_ends_the_series_after_its_first_run()
 
 def test_in_timed_steps_nothing_is_watched(monkeypatch):
     """By counting: tensor statistics are computed in watched steps alone, and only settled steps' times count."""
-    from ampcompat.tools.diagnostics import activation_hooks
-    from ampcompat.trace import values
+    from ampcompat.trace import activations, values
 
     calls, per_step, hooks = [], [], []
 
@@ -252,8 +251,8 @@ def test_in_timed_steps_nothing_is_watched(monkeypatch):
         calls.append(1)
         return original(tensor)
 
-    original = activation_hooks.max_abs
-    for module in (activation_hooks, values):
+    original = activations.max_abs
+    for module in (activations, values):
         monkeypatch.setattr(module, "max_abs", counted)
 
     def counting(level):

@@ -1,3 +1,3 @@
-"""Explain why steps were skipped: tensor statistics, activation hooks, a record of each overflow."""
+"""Explain why steps were skipped: a record of each backward pass, what grew before, and the messages."""
 
 IS_BOOKKEEPING = True  # see support/script_frames.py

@@ -11,9 +11,9 @@ from collections import Counter
 
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
+from ...trace.activations import ActivationHooks
 from ...trace.exponents import ExponentCounts
 from ...trace.values import NamedScalars, RunningMax, named_maxima
-from .activation_hooks import ActivationHooks
 from .gradient_histogram import Histogram
 from .growth_messages import history, led_up, warning
 from .pass_record import PassRecord, read_record, weight_maxima, zero_eps

@@ -12,8 +12,8 @@ import torch
 from ...engine.patched_optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat.torch_names import dtype_name
+from ...trace.activations import ActivationHooks
 from ...trace.values import SUMMARY, Transfer, low_dtype, summary
-from ..diagnostics.activation_hooks import ActivationHooks
 
 IS_BOOKKEEPING = True  # see support/script_frames.py
 

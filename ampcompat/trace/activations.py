@@ -1,5 +1,11 @@
-"""Hooks that measure module outputs and the gradients of those outputs, by default the largest absolute value."""
+"""Hooks that measure module outputs and the gradients of those outputs, by default the largest absolute value.
 
+Instead, they can keep the calls of the models, to repeat a forward pass whose step was skipped: the weights have not
+changed.
+"""
+
+import contextlib
+import copy
 import functools
 import weakref
 from collections import deque
@@ -7,17 +13,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...engine.casting import torch_compile
-from ...support.nested import floating_tensors
-from ...support.patching import PatchStack, run_after
-from ...support.torch_compat.features import version_of
-from ...support.torch_compat.thread_context import functorch_level, jit_tracing_state
-from ...trace.hooks import after_call, before_call
-from ...trace.values import max_abs
-from .replay import ModelCalls, replay
+from ..engine.casting import torch_compile
+from ..support import random_state
+from ..support.nested import floating_tensors
+from ..support.patching import PatchStack, run_after
+from ..support.torch_compat.features import version_of
+from ..support.torch_compat.thread_context import functorch_level, jit_tracing_state, world_size
+from .hooks import TrainingCalls, after_call, before_call
+from .values import max_abs
+
+IS_BOOKKEEPING = True  # see support/script_frames.py
 
 #: The number of entries that are kept: bounds the memory if no backward pass follows the forward passes.
 MAX_ENTRIES = 20000
+
+#: The number of calls of one pass that are kept: bounds the memory if no backward pass follows the forward passes.
+MAX_CALLS = 16
 
 
 class Entry(NamedTuple):
@@ -177,3 +188,68 @@ class ActivationHooks:
         value = self._measure(tensor)
         if value is not None:
             entries.append(Entry(name, value, tensor.dtype, tensor.numel()))
+
+
+# -- repeated forward passes -------------------------------------------------------------------------------------------
+
+
+class ModelCalls:
+    """The calls of models since the last backward pass: arguments (not copied) and random states.
+
+    Args:
+        is_traced: a function: whether a call is traced, for example by torch.compile; such calls are not kept.
+
+    Attributes:
+        models: the ``TrainingCalls`` with the models whose calls are kept.
+    """
+
+    def __init__(self, is_traced):
+        self.models = TrainingCalls(self._called)
+        self._is_traced = is_traced
+        self._calls = []
+        self._is_stale = False
+
+    def take(self):
+        """Return the calls of the pass whose backward pass begins; ``clear`` empties the list."""
+        self._is_stale = True
+        return self._calls
+
+    def clear(self):
+        """Drop the calls: the weights change."""
+        self._calls.clear()
+
+    def _called(self, model, args, kwargs):
+        if self._is_traced():
+            return
+        if self._is_stale:
+            self._calls, self._is_stale = [], False
+        if len(self._calls) < MAX_CALLS:
+            self._calls.append((weakref.ref(model), args, kwargs, random_state.capture()))
+
+
+def replay(calls):
+    """Repeat calls so that hooks record them, and restore what they change. Not done if processes would wait."""
+    if world_size() > 1:
+        return
+    for reference, args, kwargs, state in calls:
+        model = reference()
+        if model is not None:
+            with contextlib.suppress(Exception), _restored(model, state), torch.enable_grad():
+                model(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _restored(model, state):
+    """A context with this random state that restores buffers, module attributes and the random state at its end."""
+    attributes = [(module, dict(vars(module), _buffers=copy.copy(module._buffers))) for module in model.modules()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        with random_state.restored(state):
+            yield
+    finally:
+        for module, values in attributes:
+            vars(module).clear()
+            vars(module).update(values)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
