@@ -10,6 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...engine.op_table.function_facts import functional, having
+from ...support.nested import tensors_in
 from ...support.script_frames import is_library, is_marked
 from ...support.torch_compat.thread_context import autograd_node, next_sequence_number
 from ...trace.calls import FunctionCalls, OperationCalls
@@ -86,14 +87,14 @@ class OpRecorder(OperationCalls):
             self._next_node = next_sequence_number()
             result = func(*args, **kwargs)
             self._written(func, args, kwargs)
-            for tensor in _tensors(result, []):
+            for tensor in tensors_in(result):
                 self._memory(tensor).is_made = True
             return result
         stored_args, stored_kwargs = self._template(args, inputs), self._template(kwargs, inputs)
         number = self._note_nodes()
         result = func(*args, **kwargs)
         self._written(func, args, kwargs)
-        results = _tensors(result, [])
+        results = list(tensors_in(result))
         self._add_op(number, func, stored_args, stored_kwargs, tuple(inputs), results, line)
         return result
 
@@ -183,7 +184,7 @@ class OpRecorder(OperationCalls):
         for place, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 value = args[place] if place < len(args) else kwargs.get(argument.name)
-                for tensor in _tensors(value, []):
+                for tensor in tensors_in(value):
                     self._memory(tensor).write(tensor)
 
     def _named_params(self):
@@ -241,15 +242,6 @@ def _kind(func):
     if is_view or name in _COPIES:
         return COPY
     return RANDOM if _SEEDED in func.tags else COMPUTE
-
-
-def _tensors(value, found):
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            _tensors(each, found)
-    return found
 
 
 def _script_line():

@@ -2,7 +2,7 @@
 
 import torch
 
-from ...support.nested import BYTES
+from ...support.nested import BYTES, tensors_in
 from .step_record import Ref
 
 #: Operations with the argument ``half_to_float``, and its place.
@@ -46,14 +46,7 @@ def repeat(op, tensors, is_wide=False):
     place = _HALF_TO_FLOAT.get(op.name)
     if is_wide and place is not None:
         args[place] = False
-    return flat(function(*args, **kwargs))
-
-
-def flat(value):
-    """Return the tensors of a result as a list."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for each in value for tensor in flat(each)] if isinstance(value, (tuple, list)) else []
+    return list(tensors_in(function(*args, **kwargs)))
 
 
 def widened(tensor):
