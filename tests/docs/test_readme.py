@@ -56,7 +56,7 @@ def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(tmp_pat
             assert line.replace("…", "") in done.stdout
 
 
-@pytest.mark.parametrize("name", ["optimizers_tried"])
+@pytest.mark.parametrize("name", ["optimizers_tried", "models_tried"])
 def test_the_numbers_of_what_was_tried_are_those_of_the_table(name):
     (sentence,) = re.findall(rf"^- .*benchmarks/{name}\.md.*(?:\n  .*)*", README, re.MULTILINE)
     table = read("benchmarks", name + ".md").split("## What deviates")[0]

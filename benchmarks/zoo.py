@@ -1,0 +1,178 @@
+"""Do public architectures train at every level as in float32? A row for each that a package registers.
+
+    python benchmarks/zoo.py [--only "timm " "torchvision resnet18" ...] [--draw 15] [--rows FILE [--record]]
+
+``models_tried.md`` is the record, and says what a row has. Needed are the packages of ``zoo_items.SOURCES``.
+"""
+
+import copy
+import math
+import os
+import sys
+import warnings
+
+import torch
+
+import ampcompat
+from ampcompat import amp
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tried  # noqa: E402
+import zoo_items  # noqa: E402
+
+DTYPES = {"O1": torch.float16, "O2": torch.float16, "O4": torch.bfloat16, "O5": torch.bfloat16}
+BOUNDS = {"O1": 0.02, "O2": 0.02, "O4": 0.1, "O5": 0.1}
+STEPS = 3
+
+
+TEXT = f"""# Models that were tried
+
+`python benchmarks/zoo.py --rows FILE --record` makes a row for each architecture that a package registers, and writes
+this page; `--draw 15` tries some of them again, as CI does. torchvision: every builder; timm: the smallest model of
+each family; transformers: every type of configuration, made small; diffusers, segmentation-models-pytorch and
+torch-geometric: every class. Weights are random and inputs small; models with more than 45 million params are left out.
+Each trains {STEPS} steps of SGD, at O1 and O2 with a loss scale of 128. The losses are compared with those without amp.
+
+- O0: equal bit for bit. O1, O2, O4, O5: within {BOUNDS["O1"]:.0%} in float16 and {BOUNDS["O4"]:.0%} in bfloat16.
+- *As by hand*: further, but not 1.5 times as far as the same level in plain torch, under `torch.autocast` or with half
+  weights and float32 batch norms; or plain torch fails there.
+- What deviates are networks of random weights whose losses leave those of float32 by chance: batch norms of two samples
+  and losses that grow. Their first losses are as near as by hand. RecurrentGemma has a buffer in bfloat16, which
+  `initialize` refuses.
+
+What has not been tried yet: timm by family, diffusers, and most of torchvision (`--only timm diffusers torchvision`).
+"""
+
+
+def tensors_of(values):
+    """Return the floating-point tensors of nested outputs that a gradient can be taken of."""
+    if isinstance(values, torch.Tensor):
+        return [values] if values.requires_grad and values.is_floating_point() else []
+    if isinstance(values, dict):
+        values = list(values.values())
+    elif hasattr(values, "__dataclass_fields__"):
+        values = list(vars(values).values())
+    return [each for value in values for each in tensors_of(value)] if isinstance(values, (list, tuple)) else []
+
+
+def loss_of(outputs):
+    """Return a loss of all outputs, in float32: their distance to values drawn at random."""
+    generator = torch.Generator().manual_seed(0)
+    found = tensors_of(outputs)
+    return sum((each.float() - torch.randn(each.shape, generator=generator)).pow(2).mean() for each in found)
+
+
+def cast(values, dtype):
+    """Return nested inputs with floating-point tensors in a dtype."""
+    if isinstance(values, torch.Tensor):
+        return values.to(dtype) if values.is_floating_point() else values
+    if isinstance(values, dict):
+        return {key: cast(value, dtype) for key, value in values.items()}
+    return type(values)(cast(value, dtype) for value in values) if isinstance(values, (list, tuple)) else values
+
+
+def outputs_by_hand(model, level, args, kwargs):
+    """Return a model's outputs under autocast, or with half weights and float32 batch norms, without amp."""
+    dtype = DTYPES[level]
+    if level in ("O1", "O4"):
+        with torch.autocast("cpu", dtype):
+            return model(*args, **kwargs)
+    kept = [each for each in model.modules() if isinstance(each, torch.nn.modules.batchnorm._BatchNorm)]
+    kept = {id(tensor) for each in kept for tensor in [*each.parameters(), *each.buffers()]}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    half = {name: each.to(dtype) for name, each in tensors if each.is_floating_point() and id(each) not in kept}
+    return torch.func.functional_call(model, half, *cast((args, kwargs), dtype))
+
+
+def losses_of(model, inputs, level=None, by_hand=False):
+    """Return the losses of three steps."""
+    model, (args, kwargs) = copy.deepcopy(model), copy.deepcopy(inputs)
+    optimizer = torch.optim.SGD([each for each in model.parameters() if each.requires_grad], lr=1e-3, momentum=0.9)
+    scale = 128.0 if by_hand and level in ("O1", "O2") else 1.0
+    if level and not by_hand:
+        options = {"loss_scale": 128.0} if level in ("O1", "O2") else {}
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+    losses = []
+    for step in range(STEPS):
+        torch.default_generator.manual_seed(step)
+        optimizer.zero_grad()
+        loss = loss_of(outputs_by_hand(model, level, args, kwargs) if by_hand else model(*args, **kwargs))
+        if level and not by_hand:
+            with amp.scale_loss(loss, optimizer) as scaled:
+                scaled.backward()
+        else:
+            (loss * scale).backward()
+            for param in model.parameters() if scale != 1.0 else ():
+                param.grad = None if param.grad is None else param.grad / scale
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def attempt(function, *arguments, **options):
+    """Return a function's result, or in words the error that it raised; then end the session."""
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        return ("refused: " if isinstance(error, ampcompat.errors.AmpError) else "") + tried.first_line(error)
+    finally:
+        ampcompat.reset()
+
+
+def difference(losses, plain):
+    """Return how far losses are from the plain ones, or why there are none."""
+    if isinstance(losses, str):
+        return losses
+    return max(abs(one - other) / max(abs(other), 1e-3) for one, other in zip(losses, plain))
+
+
+def cell_of(model, inputs, level, plain):
+    """Return what came of a level."""
+    far = difference(attempt(losses_of, model, inputs, level), plain)
+    if level == "O0":
+        if isinstance(far, float) and far != 0 and losses_of(model, inputs) != plain:
+            return "same without amp: no two runs are equal"
+        return far if isinstance(far, str) else "equal" if far == 0 else f"differs by {far:.2g}"
+    if isinstance(far, float) and far <= BOUNDS[level]:
+        return "trains"
+    by_hand = difference(attempt(losses_of, model, inputs, level, by_hand=True), plain)
+    near = isinstance(by_hand, str) or not math.isfinite(by_hand) or (isinstance(far, float) and far <= 1.5 * by_hand)
+    one, other = [f"{each:.2g}" if isinstance(each, float) else each for each in (far, by_hand)]
+    return f"{'as by hand: ' if near else ''}{one}, by hand {other}"
+
+
+def first_inputs(model, candidates):
+    """Return the first inputs with which a model trains in plain torch, and its losses."""
+    failure = ValueError("no inputs for its forward method")
+    for inputs in candidates:
+        try:
+            losses = losses_of(model, inputs)
+        except Exception as error:
+            failure = error
+            continue
+        if all(map(math.isfinite, losses)):
+            return inputs, losses
+        failure = ValueError("its losses are not finite")
+    raise failure
+
+
+def row_of(name):
+    """Return the row of an architecture."""
+    warnings.simplefilter("ignore")
+    row = {"name": name, "group": name.split()[0], "cells": {}}
+    try:
+        model, candidates = zoo_items.built(name)
+        for module in model.modules():
+            if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+        inputs, plain = first_inputs(model, candidates)
+    except Exception as error:
+        return {**row, "left_out": tried.first_line(error)}
+    for level in ("O0", "O1", "O2", "O4", "O5"):
+        row["cells"][level] = cell_of(model, inputs, level, plain)
+    return row
+
+
+if __name__ == "__main__":
+    packages = ["torch", *zoo_items.SOURCES]
+    sys.exit(tried.main(__doc__.splitlines()[0], zoo_items.names, row_of, "models_tried.md", TEXT, packages))
