@@ -41,7 +41,8 @@ class FunctionCalls(thread_context.FunctionMode):
         name = getattr(function, "__name__", "")
         if self.is_paused or name in self.ignored or os.getpid() != self._process:
             return function(*args, **kwargs)
-        return self.called(name, function, args, kwargs)
+        # Python functions of torch pass what is called by their name in their module: our wrapper, if there is one.
+        return self.called(name, torch_compile.original(function), args, kwargs)
 
     def opened(self, function, args, kwargs):
         """Call a function of torch that calls others, and get their calls."""
