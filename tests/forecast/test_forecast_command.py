@@ -65,6 +65,7 @@ FOUND = {
         "steps": 50,
         "losses": [2.5, 0.5],
         "problems": {},
+        "half_dtypes": [],
         "has_amp": True,
         "levels": {
             level: {
@@ -111,6 +112,24 @@ def test_a_plain_script_is_forecast_too(tmp_path):
         assert "ampcompat run --opt-level O1" in done.stdout.replace("\n", " ")
     else:
         assert 'Take O1: model, optimizer = amp.initialize(model, optimizer, opt_level="O1")' in done.stdout
+
+
+@pytest.mark.skipif(not is_supported(), reason="scripts without Apex need torch 2.1")
+def test_half_weights_are_named_with_the_command_that_audits_them(tmp_path):
+    path = tmp_path / "half.py"
+    lines = [
+        "import torch",
+        "model = torch.nn.Linear(4, 4).bfloat16()",
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)",
+        "for step in range(5):",
+        "    model(torch.randn(2, 4, dtype=torch.bfloat16)).float().pow(2).mean().backward()",
+        "    optimizer.step()",
+    ]
+    path.write_text("\n".join(lines))
+    done = forked.run(forked.forecast, "--steps", 5, path)
+    assert done.returncode == 0, done.stderr
+    assert "Its weights are bfloat16: this is of float32 copies." in done.stdout
+    assert f"What its own weights lose: ampcompat audit {path}" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ class Configuration:
         self.options = request.fixed_options()
         self.shows_half_gradients = not request.free_half_grads
         self.stores_remainders = request.store_param_remainders
+        self.half_dtypes = []  # of params of its models, before it cast them
         self.untrained = UntrainedParams()
         self.records = WeakList()  # the ``OptimizerRecord`` of each of its optimizers
 

@@ -117,7 +117,8 @@ class Session:
         configuration.notices.selected(None if process_state.before_initialize else request.defaults, policy)
         if self.policy not in (None, policy):
             configuration.notices.policy_changed(policy, self.policy)
-        for dtype in cast_weights.half_dtypes(plan.models) if request.allow_half_model else ():
+        configuration.half_dtypes = cast_weights.half_dtypes(plan.models)
+        for dtype in configuration.half_dtypes if request.allow_half_model else ():
             configuration.notices.half_model(dtype, policy)
         preparation.apply(plan, request, configuration)
         preparation.commit()

@@ -18,7 +18,7 @@ def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
 
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
-    ``problems`` (optimizers that did not step in half, and why), and for each level the ``dtype``, ``error`` (why it
+    ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights), and for each level the ``dtype``, ``error`` (why it
     would raise an error, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None),
     and the ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0,
     margin.
@@ -37,6 +37,7 @@ def make(observed):
             "steps": len(observed.losses),
             "losses": [observed.losses[0], observed.losses[-1]],
             "problems": observed.problems,
+            "half_dtypes": observed.half_dtypes,
             "has_amp": bool(observed.stated),
             "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
         },

@@ -17,6 +17,7 @@ from ...support import tensor_lists
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
+from ...support.torch_compat.torch_names import dtype_name
 from ...trace.exponents import Stats, TensorSamples
 from ..stated_options import StatedOptions
 from . import forecast_json
@@ -65,6 +66,7 @@ class Observed(NamedTuple):
 
     ``stated``: the arguments of ``amp.initialize``, empty in a script without it. ``gradients``: the largest absolute
     gradient of a param, at each call of an optimizer's ``step``. ``problems``: optimizers that do not step in half.
+    ``half_dtypes``: those that weights had in the script, which were cast to float32.
     """
 
     steps: List[Sampled]
@@ -74,6 +76,7 @@ class Observed(NamedTuple):
     losses: List[float]
     gradients: List[float]
     problems: Dict[str, str]
+    half_dtypes: List[str]
 
 
 class ForecastObserver(Observer):
@@ -99,6 +102,7 @@ class ForecastObserver(Observer):
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
         self._largest = {}  # device -> the largest gradient at each step of an optimizer
         self.steps, self._stated = [], StatedOptions()
+        self._half_dtypes = {}  # names of dtypes, as keys
 
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
@@ -115,7 +119,9 @@ class ForecastObserver(Observer):
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Name the modules of the models."""
+        """Name the modules of the models, and note whether their weights were half."""
+        for dtype in [dtype for each in session.configurations for dtype in each.half_dtypes]:
+            self._half_dtypes.setdefault(dtype_name(dtype))
         self._calls.add_models(models)
         if self._is_on:  # nothing of the step has happened yet
             self._calls.end()
@@ -156,7 +162,14 @@ class ForecastObserver(Observer):
         by_device = [torch.stack(each).tolist() for each in self._largest.values()]
         gradients = [max(each) for each in zip(*by_device)] if by_device else []
         return Observed(
-            self.steps, params, frozenset(norms), self._stated.options, losses, gradients, self._updates.problems
+            self.steps,
+            params,
+            frozenset(norms),
+            self._stated.options,
+            losses,
+            gradients,
+            self._updates.problems,
+            list(self._half_dtypes),
         )
 
     # -- a recorded step -----------------------------------------------------------------------------------------------

@@ -34,7 +34,14 @@ def to_text(forecast, command, width=80, details=False):
     heading = "Forecast of {} from {} steps in float32, loss {} to {}".format(
         name_of_script(command), told["steps"], *map(number, told["losses"])
     )
-    lines = textwrap.wrap(heading, width) + [""]
+    lines = textwrap.wrap(heading, width)
+    if told["half_dtypes"]:
+        script = " ".join(map(shlex.quote, command))
+        lines += textwrap.wrap(
+            f"Its weights are {' and '.join(told['half_dtypes'])}: this is of float32 copies.", width
+        )
+        lines += ["What its own weights lose: ampcompat audit " + script]
+    lines += [""]
     for level, found in forecast["levels"].items():
         if told["levels"][level]["dtype"] is not None:
             lines += _level(level, found, told["levels"][level], width, details)
