@@ -101,17 +101,17 @@ def _lost_updates(watched, params, names):
     )
     more = number_format.size(_more_bytes(watched, params))
     remedy = (
-        f"Keep float32 masters and state, which take {more} more. Updates that were lost will count: the learning rate "
-        "may have to be smaller."
+        f"Keep float32 masters, state and gradients, which take {more} more. Updates that were lost will count: the "
+        "learning rate may have to be smaller."
     )
     yield AuditFinding("lost_updates", True, text, remedy, level, layers)
 
 
 def _more_bytes(watched, params):
-    """Return the bytes of float32 masters, and what the state takes more in float32."""
+    """Return the bytes of float32 masters, and what gradients and the state take more in float32."""
     state = [value for param in params for value in watched.optimizer.state.get(param, {}).values()]
     tensors = [each for each in state if isinstance(each, torch.Tensor) and each.dtype in _LEVELS]
-    return 4 * sum(each.numel for each in params.values()) + 2 * sum(each.numel() for each in tensors)
+    return 6 * sum(each.numel for each in params.values()) + 2 * sum(each.numel() for each in tensors)
 
 
 def _rounded_state(watched, params, names):
