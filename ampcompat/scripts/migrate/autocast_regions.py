@@ -1,5 +1,7 @@
 """Which statements of a block belong under autocast: the forward pass of a loss, and evaluation."""
 
+from bisect import bisect_left
+
 import libcst as cst
 
 from . import syntax
@@ -62,36 +64,51 @@ class ModelCallVisitor:
         return is_eval and not any(name.endswith((".backward", "scale_loss")) for name in names)
 
 
-def training_regions(originals, losses, is_barrier, calls):
+def training_regions(originals, losses, barriers, calls):
     """Return (first, last) of each run of statements that computes losses.
 
     Args:
         originals: the statements of a block.
         losses: index of a statement with backward passes -> its losses.
-        is_barrier: index -> whether that statement must stay outside.
+        barriers: the indices of the statements that must stay outside, in order.
         calls: ``ModelCallVisitor``.
     """
-    included = set()
-    for index, nodes in losses.items():
-        needed = set().union(*map(syntax.loaded_names, nodes))
-        for at in range(index - 1, -1, -1):
-            is_definition = isinstance(originals[at], (cst.FunctionDef, cst.ClassDef))
-            if not (is_definition or is_barrier(at)) and syntax.assigned_names(originals[at]) & needed:
-                included.add(at)
-                needed |= syntax.loaded_names(originals[at])
+    included = sorted(_statements_for(originals, losses, set(barriers)))
     found, waiting = [], []
-    for at in sorted(included) + [len(originals)]:
-        if waiting and any(map(is_barrier, range(waiting[-1], at))) or at == len(originals):
+    for at in included + [len(originals)]:
+        if waiting and (at == len(originals) or bisect_left(barriers, waiting[-1]) < bisect_left(barriers, at)):
             with_model = [each for each in waiting if calls.calls_a_model(originals[each])]
             found += [(with_model[0], waiting[-1])] if with_model else []
             waiting = []
         waiting.append(at)
     if found or not included:
         return found
-    last = max(included)
-    with_call = [at for at in sorted(included) if any(True for _ in syntax.calls(originals[at]))]
-    with_call = [at for at in with_call if not any(map(is_barrier, range(at, last)))]
+    last = included[-1]
+    first = bisect_left(barriers, last)  # the statements after the last barrier before it
+    near = [at for at in included if first == 0 or at > barriers[first - 1]]
+    with_call = [at for at in near if any(True for _ in syntax.calls(originals[at]))]
     return [(with_call[0], last)] if with_call else []
+
+
+def _statements_for(originals, losses, barriers):
+    """Return the indices of the statements that assign what losses need, directly or through each other, as a set."""
+    assigning = {}  # name -> the indices of the statements that assign it
+    for at, each in enumerate(originals):
+        if at not in barriers and not isinstance(each, (cst.FunctionDef, cst.ClassDef)):
+            for name in syntax.assigned_names(each):
+                assigning.setdefault(name, []).append(at)
+    included, ends = set(), {}  # ends: name -> how many of its statements are included
+    waiting = [(at, set().union(*map(syntax.loaded_names, nodes))) for at, nodes in losses.items()]
+    while waiting:
+        before, names = waiting.pop()
+        for name in names & assigning.keys():
+            end = bisect_left(assigning[name], before)
+            for at in assigning[name][ends.get(name, 0) : end]:
+                if at not in included:
+                    included.add(at)
+                    waiting.append((at, syntax.loaded_names(originals[at])))
+            ends[name] = max(end, ends.get(name, 0))
+    return included
 
 
 class Evaluation:

@@ -86,7 +86,7 @@ class Rewriter(CallRewriter):
         pieces = [self._statement(*pair) for pair in zip(originals, updated_block.body)]
         if self._precision.has_scaler:
             for index, statement in enumerate(originals):
-                if self._stepped(statement) is not None and not self._steps_again(originals[index + 1 :]):
+                if self._stepped(statement) is not None and not self._steps_again(originals, index + 1):
                     pieces[index] += syntax.statements(self.names.scaler + ".update()\n")
         regions = list(self._regions[original_block])
         evaluation = self._evaluation(original_block)
@@ -106,10 +106,8 @@ class Rewriter(CallRewriter):
             if found
         }
 
-        def is_barrier(at):
-            return bool(scaled[at]) or self._stepped(originals[at]) is not None
-
-        found = training_regions(originals, losses, is_barrier, self._calls)
+        barriers = [at for at, each in enumerate(originals) if scaled[at] or self._stepped(each) is not None]
+        found = training_regions(originals, losses, barriers, self._calls)
         if found:
             self._covered.update(each for each in sum(open_.values(), []))
         return found
@@ -258,9 +256,9 @@ class Rewriter(CallRewriter):
         owner = syntax.text(call.func.value).lower() if is_step else ""
         return is_step and "sched" not in owner and ("opt" in owner or self.facts.is_optimizer(owner))
 
-    def _steps_again(self, statements):
-        """Return whether another optimizer steps after this one, before the next backward pass."""
-        for each in statements:
+    def _steps_again(self, statements, start):
+        """Return whether another optimizer steps from ``start`` on, before the next backward pass."""
+        for each in map(statements.__getitem__, range(start, len(statements))):
             if self._scaled(each):
                 return False
             if any(self._stepped(inner) is not None for inner in syntax.walk(each)):
