@@ -120,7 +120,8 @@ def _digest(path):
 def own_files(command, paths):
     """Return the argument with which each run writes its own files instead of some of ``paths``, which are absolute.
 
-    It has the script's own option if one has such a path, or the beginning of it, as its value or default.
+    It has the script's own option if one has such a path, or the beginning of it, as its value or default; otherwise
+    the argument that is such a path.
     """
     words = [each.split("=", 1) for each in command[1:]]
     given = [(word[0], (word[1:] or after)[0]) for word, after in zip(words, words[1:] + [[""]])]
@@ -128,6 +129,9 @@ def own_files(command, paths):
         start = os.path.abspath(value)
         if option.startswith("--") and value.strip("./") and any(path.startswith(start) for path in paths):
             return f"{option} 'runs/{PLACEHOLDER}/{os.path.basename(start)}'"
+    for value in command[1:]:
+        if os.path.abspath(value) in paths:
+            return f"'runs/{PLACEHOLDER}/{os.path.basename(value)}' in place of {value}"
     return f"OPTION 'runs/{PLACEHOLDER}/{os.path.basename(paths[0])}', with the script's option that names the file"
 
 

@@ -51,7 +51,7 @@ def _files(options, ended):
     if shared:
         names = ", ".join(f"{os.path.relpath(path)} (now of {label})" for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: {}."
-        yield told.format(names, own_files(options.command, list(shared)))
+        yield told.format(names, own_files(options.command, list(map(os.path.abspath, shared))))
 
 
 def _nothing_to_record(options, width):

@@ -84,7 +84,7 @@ def test_the_page_grows_with_the_runs_and_its_version_with_it(live):
     text = get(live)[1]
     assert versions == sorted(set(versions)) and f"const VERSION = '{versions[-1]}'" in text
     read = PageReader(text)
-    assert read.errors == [] and "running" in read.text and len(read.all("figure")) == 2
+    assert read.errors == [] and "running" in read.text and len(read.all("figure")) == 1
     assert "connect-src 'self'" in text and '"value": [2.0, 1.9, 1.8]' in text and "Levels that failed" not in text
 
 

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 
 def test_every_rank_has_findings_and_rank_0_prints():
     (first, said), (second, silent) = ranks.run(diagnosis_loops.explode_on_one)
-    assert [step for step, _ in first] == [step for step, _ in second] == [1]
+    assert [step for step, *_ in first] == [step for step, *_ in second] == [1]
     assert "In the forward pass inf came first from module 1" in second[0][1]
     assert "The loss was finite" in first[0][1]
     assert "It may come from another rank, through the all-reduce." in first[0][1]

@@ -114,6 +114,7 @@ def train(rank, file):
     weight = model.module.weight
     with open(f"{file}-{rank}", "w") as result:
         result.write(f"{weight.dtype} {model.module.state_dict()['weight'].tolist()}")
+    dist.barrier()  # else a rank may abort in its connections to one that has left
     dist.destroy_process_group()
 
 if __name__ == "__main__":

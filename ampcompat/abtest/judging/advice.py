@@ -247,7 +247,7 @@ def _remarks(report, rows):
     measured = [row.to_target for row in rows.values() if row.to_target is not None]
     if report.environment.get("target") and measured and not any(each.is_reached for each in measured):
         remarks.append(f"No level reached the target, {time_to_target.describe(report)}.")
-    if report.environment.get("jobs", 1) != 1:
+    if report.environment.get("jobs", 1) != 1 and any(row.speed for row in rows.values()):
         remarks.append(SIDE_BY_SIDE)
     once = [row.level for row in rows.values() if row.speed and row.interval is None]
     if once:

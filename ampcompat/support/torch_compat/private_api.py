@@ -156,7 +156,6 @@ _MODULES = (
     + _rows("torch.nn.Module", "_register_load_state_dict_pre_hook", "masters follow a loaded checkpoint", BROKEN)
     + _rows("torch.nn.Module()", "_state_dict_hooks", "which modules have that hook already", BROKEN)
     + _rows("torch.nn.modules.batchnorm", "_BatchNorm", "layers that stay float32", BROKEN)
-    + _rows("torch.nn.modules.conv", "_ConvNd", "layers that are called with float32 inputs at a forced level", BROKEN)
     + _rows("torch.nn.modules.instancenorm", "_InstanceNorm", "its running statistics stay float32", BROKEN)
     + _rows("torch", "_VF", "recurrent kernels are rows of the op table", "found as torch.nn.modules.rnn._VF", "1.12.1")
     + _rows("torch.nn.modules.rnn", "_VF", "the same for the oldest torch", "found as torch._VF")

@@ -18,10 +18,10 @@ def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
 
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
-    ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights), and for each level the ``dtype``, ``error`` (why it
-    would raise an error, or ""), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or None),
-    and the ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that become 0,
-    margin.
+    ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights), and for
+    each level the ``dtype``, ``error`` (why it would raise an error, or ""), ``skips`` (steps that a dynamic loss scale
+    skips), ``scale`` (a static one, or None), and the ``margins`` of its modules: op, largest value, largest scaled
+    gradient, share of gradients that become 0, margin.
 
     Raises:
         AmpError: no step was recorded, or the loss is not finite in float32.
