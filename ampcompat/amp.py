@@ -218,6 +218,11 @@ def initialize(
 
 def _initialize(stated):
     """Initialize with ``stated``, the arguments of ``initialize``; return what it returns."""
+    with process_state.changing:
+        return _initialize_alone(stated)
+
+
+def _initialize_alone(stated):
     models, optimizers = stated["models"], stated["optimizers"]
     initialized = models if optimizers is None else (models, optimizers)
     for function in list(process_state.before_initialize):

@@ -1,5 +1,6 @@
 """Models that train in several threads of one session give what they give one after the other."""
 
+import copy
 import os
 import threading
 
@@ -157,3 +158,22 @@ def test_a_weak_list_is_read_while_another_thread_changes_it():
 
     assert in_threads(change_and_read) == []
     assert not items
+
+
+@each_setting
+def test_threads_may_initialize_at_the_same_time(setting):
+    original, batch, found = make_network(setting), make_batch(setting), []
+
+    def train():
+        model = copy.deepcopy(original)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+        initialize(setting, model, optimizer)
+        train_step(model, optimizer, batch)
+        found.append([param.detach().clone() for param in amp.master_params(optimizer)])
+
+    for _ in range(5):
+        with session_of(setting):
+            assert in_threads(train) == []
+    assert len(found) == 15
+    for params in found[1:]:
+        assert all(map(torch.equal, found[0], params))

@@ -8,7 +8,6 @@ import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
-from ...support.torch_compat import torch_names
 from .autocast_rows import ROWS_OF_AUTOCAST
 from .function_dtypes import (
     BANNED,
@@ -223,6 +222,8 @@ class OverrideLists:
 
     def restore(self):
         """Undo the user's edits. The three module objects stay the same."""
+        from ...support.torch_compat import torch_names  # which imports torch; a page is built without
+
         for name, lists in default_lists().items():
             module = vars(vars(self)[name])
             module.clear()

@@ -5,10 +5,14 @@ All threads share it. The overrides of the command line are environment variable
 
 import atexit
 import os
+import threading
 
 from ...errors import AmpError
 from ...support.child_environment import ChildEnvironment
 from ...support.patching import run_all
+
+#: Held while a session is changed: threads initialize and close one after the other.
+changing = threading.RLock()
 
 #: Open sessions, newest last. ``amp`` uses the newest.
 sessions = []

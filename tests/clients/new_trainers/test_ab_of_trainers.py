@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from helpers import forced_trainings
+from helpers import client_modules, forced_trainings
 
 from ampcompat.tools.forced_levels.forced_level import is_supported
 
@@ -17,8 +17,9 @@ SCRIPTS = ["accelerate", "lightning", "nanogpt", "timm", "transformers"]
 def test_ab_accepts_the_levels_of_a_trainer(trainer, tmp_path, monkeypatch):
     if trainer == "nanogpt" and not hasattr(torch.amp, "GradScaler"):
         pytest.skip("before torch 2.3 GradScaler is for CUDA only")
-    is_there = trainer == "nanogpt" or importlib.util.find_spec(trainer) is not None
-    if not is_there and os.environ.get("AMPCOMPAT_CLIENT") != "new-trainers":
-        pytest.skip(f"{trainer} is not here; .ci/run new-trainers installs it")
+    if trainer != "nanogpt":
+        client_modules.check_leg(trainer, "new-trainers")
+        if importlib.util.find_spec(trainer) is None and "AMPCOMPAT_CLIENT" not in os.environ:
+            pytest.skip(f"{trainer} is not here; .ci/run new-trainers installs it")
     arguments = [tmp_path] if trainer == "transformers" else []
     forced_trainings.assert_accepted(f"{trainer}_fit.py", tmp_path, monkeypatch, *arguments)
