@@ -79,6 +79,9 @@ def test_a_call_that_torch_accepts_is_torchs_own_and_any_other_is_computed_in_th
             if plain is not None:
                 assert [each.dtype for each in found] == [each.dtype for each in plain] or is_unchecked(row), told
                 is_same = all(map(is_equal, found, plain))
+                if not is_same:  # torch 1.9's lstsq returns memory that it has not written
+                    again = outcome(function.original, *arguments(case, dtypes))
+                    is_same = not all(map(is_equal, again, plain))
                 assert is_same or not case.compares or is_unchecked(row), told
             elif is_for(row, setting, dtypes) and computes(function, case, dtypes, setting):
                 assert found is not None, told
