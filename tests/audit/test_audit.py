@@ -202,6 +202,17 @@ def test_adam_state_and_eps_that_float16_rounds_to_0_are_found():
     assert "exp_avg_sq" in found["rounded_state"]
 
 
+def test_regions_that_ask_what_torch_supports_are_not_the_scripts():
+    model = mlp(FULL)
+    features.autocast_dtypes.cache_clear()
+
+    def run():
+        features.read()  # as the first amp.initialize of a process does
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=1)
+
+    assert audited(run)["dtypes"]["autocast"] == []
+
+
 def test_sums_of_half_gradients_are_a_note():
     assert "half_accumulation" in notes(audited(lambda: planted.accumulating(HALF)))
     assert "half_accumulation" not in notes(audited(lambda: planted.accumulating(FULL)))

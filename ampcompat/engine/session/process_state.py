@@ -11,7 +11,7 @@ from ...errors import AmpError
 from ...support.child_environment import ChildEnvironment
 from ...support.patching import run_all
 
-#: Held while a session is changed: threads initialize and close one after the other.
+#: Held by ``amp.initialize``: threads initialize one after the other.
 changing = threading.RLock()
 
 #: Open sessions, newest last. ``amp`` uses the newest.

@@ -56,6 +56,7 @@ class Audit:
         self._are_reduced = False  # gradients, between ranks
 
     def __enter__(self) -> "Audit":
+        features.read()  # once in a process, it enters a region of each dtype, which is not the script's
         self._calls.watch(self._patches)
         step_hooks.register(self._patches, self._before_step, self._after_step)
         return self
