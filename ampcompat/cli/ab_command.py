@@ -22,8 +22,9 @@ from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
-from .forecast_command import STEPS, agreement, print_forecast, run_forecast
+from .forecast_command import agreement, print_forecast, run_forecast
 from .run_progress import make_progress
+from .watched_run import STEPS
 
 ALL_FAILED = 1
 

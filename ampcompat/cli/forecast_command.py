@@ -3,26 +3,14 @@
 The script runs in its own process, at O0. This process does not import torch.
 """
 
-import argparse
 import json
-import sys
 
 from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
-from ..abtest.planned_run import PlannedRun
-from ..abtest.report_data import NOTHING_TO_RECORD
-from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
-from ..errors import AmpError
 from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
-from . import device_option
-from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
-from .run_command import script_command
+from . import watched_run
+from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_progress import make_progress
-
-FAILED = 1
-
-#: The number of optimizer steps that are observed without ``--steps``.
-STEPS = 50
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.forecast.forecast_observer"
@@ -32,25 +20,15 @@ def forecast(arguments):
     """Run the script, print the forecast, and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = script_command(parser, options)
-    if command[0] == "-":
-        parser.error("a script from stdin cannot be forecast: pass a file")
-    device_option.check_option(parser, options.device)
-    try:
-        with sigterm_as_interrupt():
-            found = run_forecast(options, command, make_progress(steps=options.steps))
-    except KeyboardInterrupt as error:
-        return exit_code(error)
-    except AmpError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return FAILED
-    print_forecast(found, command, options.details)
-    try:
+    command = watched_run.checked_command(parser, options, "forecast")
+
+    def run():
+        found = run_forecast(options, command, make_progress(steps=options.steps))
+        print_forecast(found, command, options.details)
         write_files(found, options, command)
-    except AmpError as error:  # the forecast has been printed
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return FAILED
-    return 0
+        return 0
+
+    return watched_run.exit_code_of(parser, run)
 
 
 def _parser():
@@ -60,17 +38,10 @@ def _parser():
         description="Run an unchanged script for some steps in float32, and predict which opt levels will work, and "
         "with which layers in float32. Arguments after SCRIPT or MODULE are passed to it.",
     )
-    add = parser.add_argument
-    add("--steps", type=whole_number(2), default=STEPS, metavar="N", help="optimizer steps to observe; default: 50")
     parser.add_output("--json", metavar="FILE", help="write the forecast as JSON")
     parser.add_output("--html", metavar="FILE", help="write a page with a map of modules and levels")
-    add("--details", action="store_true", help="print all findings, and the margin of each module")
-    seed = "seed of Python, NumPy and torch; default: 0"
-    add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
-    add("--verbose", action="store_true", help="print the script's output")
-    device_option.add_option(parser)
-    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
-    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    parser.add_argument("--details", action="store_true", help="print all findings, and the margin of each module")
+    watched_run.add_options(parser, least_steps=2)
     return parser
 
 
@@ -83,25 +54,18 @@ def run_forecast(options, command, progress):
     Raises:
         AmpError: the script failed before a step was recorded; the message has the end of its output.
     """
-    run_options = {"watch": WATCH, "losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
-    planned = PlannedRun(
+    return watched_run.observed(
+        options,
+        command,
+        progress,
+        "forecast",
+        WATCH,
+        run_options={"initialize": {"loss_scale": 1.0}},
+        label="float32",
         level="O0",
         opt_level="O0",
-        command=command,
-        seed=options.seed,
-        steps=options.steps,
-        options=dict(run_options, initialize={"loss_scale": 1.0}),
-        device=options.device,
         environment=ChildEnvironment(is_uncompiled=True).to_env(),
     )
-    child = SubprocessRun(planned, options.verbose, name="forecast")
-    found = []
-    keep = lambda event: found.extend([event["forecast"]] if "forecast" in event else [])  # noqa: E731
-    run_one(child, "float32", progress, keep)
-    if found and isinstance(found[0], dict):
-        return found[0]
-    told = None if child.run.error in NOTHING_TO_RECORD else child.run.error
-    raise AmpError("\n".join(filter(None, [child.output.strip(), told or (found or ["it did not make a step"])[0]])))
 
 
 def print_forecast(found, command, details):

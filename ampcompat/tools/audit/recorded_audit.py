@@ -22,7 +22,8 @@ class AuditEvents(Audit, Observer):
         if not self._has_ended or self._is_told:
             return []
         self._is_told = True
-        return [{"audit": self.report()}]
+        report = self.report()
+        return [{"audit": report if report["steps"] else "it did not make a step"}]
 
 
 def make(recorder, steps):

@@ -1,0 +1,91 @@
+"""One run of a script with an observer in its process: what ``forecast`` and ``audit`` share.
+
+This process does not import torch.
+"""
+
+import argparse
+import sys
+
+from ..abtest.planned_run import PlannedRun
+from ..abtest.report_data import NOTHING_TO_RECORD
+from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
+from ..errors import AmpError
+from . import device_option
+from .argument_parser import whole_number
+from .run_command import script_command
+
+FAILED = 1
+
+#: The number of optimizer steps that are observed without ``--steps``.
+STEPS = 50
+
+
+def add_options(parser, least_steps):
+    """Add the options of the run, and the script, to a command's parser."""
+    add = parser.add_argument
+    steps = f"optimizer steps to observe; default: {STEPS}"
+    add("--steps", type=whole_number(least_steps), default=STEPS, metavar="N", help=steps)
+    seed = "seed of Python, NumPy and torch; default: 0"
+    add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
+    add("--verbose", action="store_true", help="print the script's output")
+    device_option.add_option(parser)
+    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
+    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+
+
+def checked_command(parser, options, told):
+    """Return the script and its arguments; exit with one line if they, or the device, cannot be run.
+
+    Args:
+        told: what is done with the script, for the message: "audited".
+    """
+    command = script_command(parser, options)
+    if command[0] == "-":
+        parser.error(f"a script from stdin cannot be {told}: pass a file")
+    device_option.check_option(parser, options.device)
+    return command
+
+
+def exit_code_of(parser, run):
+    """Call ``run()``, which returns an exit code; after Ctrl-C or an ``AmpError``, return that of it."""
+    try:
+        with sigterm_as_interrupt():
+            return run()
+    except KeyboardInterrupt as error:
+        return exit_code(error)
+    except AmpError as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return FAILED
+
+
+def observed(options, command, progress, name, watch, run_options=None, label=None, **planned):
+    """Run a script in a child process, and return what its observer has made: a dict, the event ``name``.
+
+    Args:
+        options: with ``steps``, ``seed``, ``device`` and ``verbose``.
+        watch: the module that makes the observer in the script's process (see ``RunOptions``).
+        run_options: further keyword arguments of ``RunOptions``.
+        label: of the run in the progress; None: ``name``.
+        planned: further arguments of the ``PlannedRun``.
+
+    Raises:
+        AmpError: there is none, since the script failed before a step was observed; with the end of its output.
+    """
+    recorded = {"watch": watch, "losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}
+    run = PlannedRun(
+        command=command,
+        seed=options.seed,
+        steps=options.steps,
+        options=dict(recorded, **(run_options or {})),
+        device=options.device,
+        **planned,
+    )
+    child = SubprocessRun(run, options.verbose, name=name)
+    found = []
+    keep = lambda event: found.extend([event[name]] if name in event else [])  # noqa: E731
+    run_one(child, label or name, progress, keep)
+    if found and isinstance(found[0], dict):
+        return found[0]
+    error = None if child.run.error in NOTHING_TO_RECORD else child.run.error
+    reason = error or (found or ["it did not make a step"])[0]
+    raise AmpError("\n".join(filter(None, [child.output.strip(), reason])))
