@@ -1,6 +1,7 @@
 """``Audit``: planted faults are found in the right layer, healthy twins are not accused, and counts are exact."""
 
 import functools
+import threading
 
 import planted
 import pytest
@@ -47,7 +48,9 @@ def test_updates_that_bfloat16_weights_lose_are_found_and_the_layer_of_ones_is_n
     report = audited(lambda: train(model, getattr(torch.optim, kind)(model.parameters(), lr=lr)))
     assert wrong(report) == ["lost_updates"]
     named = [layer["name"] for layer in report["findings"][0]["layers"] if layer["unmoved"] == layer["numel"]]
-    assert ONES[next(name for name, each in MODELS.items() if each is make)] in named or lr == 1e-3
+    assert (
+        ONES[next(name for name, each in MODELS.items() if each is make)] in named or lr == 1e-3
+    )  # where NAdam's first updates move them
     assert report["findings"][0]["level"] == "O5"
 
 
@@ -244,6 +247,14 @@ def test_an_option_that_casts_nothing_is_found(argv):
 def test_options_that_ask_for_float32_are_right(argv):
     model = mlp(FULL)
     assert wrong(audited(lambda: train(model, torch.optim.SGD(model.parameters(), lr=0.1), steps=2), argv)) == []
+
+
+def test_an_optimizer_that_cannot_be_copied_is_a_note_with_the_reason():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer.state[model[0].weight]["lock"] = threading.Lock()
+    report = audited(lambda: train(model, optimizer))
+    assert notes(report) == ["half_weights"] and "lock" in report["findings"][0]["text"]
 
 
 def test_an_optimizer_that_cannot_step_in_float32_is_a_note_with_the_reason():

@@ -66,10 +66,7 @@ class WatchedOptimizer:
         self._dtypes = {param: param.dtype for param in params}
         half = [param for param in params if param.dtype in HALF and param.requires_grad]
         self._first = {param: param.detach().clone() for param in half}
-        self._twin = OptimizerTwin(optimizer, torch.float32) if half else None
-        copies = dict(self._twin.pairs) if half else {}
-        self._copies = {param: copies[param] for param in half}
-        self._first_copies = {param: copies[param].detach().clone() for param in half}
+        self._twin, self._copies, self._first_copies = None, {}, {}  # the last two: {half param: copy in the twin}
         self._counts = {}  # param -> (lost, meant) elements, summed over the steps: tensors of shape (2,)
         self._is_small = {}  # param -> the elements all of whose updates would be lost by rounding to nearest
         self._before = []
@@ -78,16 +75,24 @@ class WatchedOptimizer:
         """Note the weights, and step with the twin."""
         self.steps += 1
         self._before = []
-        if self._twin is None or self.problem is not None:
+        if not self._first or self.problem is not None:
             return
-        before = [(param, param.detach().clone(), copied.detach().clone()) for param, copied in self._copies.items()]
         try:
+            if self._twin is None:
+                self._make_twin()
+            before = [(param, param.detach().clone(), copy.detach().clone()) for param, copy in self._copies.items()]
             self._twin.step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
             self._twin, self._copies, self._first_copies = None, {}, {}
             return
         self._before = [each for each in before if each[0].grad is not None]
+
+    def _make_twin(self):
+        self._twin = OptimizerTwin(self.optimizer, torch.float32)
+        copies = dict(self._twin.pairs)
+        self._copies = {param: copies[param] for param in self._first}
+        self._first_copies = {param: copies[param].detach().clone() for param in self._first}
 
     def after_step(self):
         """Count the updates that were lost."""
