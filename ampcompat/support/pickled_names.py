@@ -15,7 +15,6 @@ _MOVED = {
     "apex.normalization.norm_modules": "apex.normalization",
     "apex.optimizers.adagrad": "apex.optimizers.adam",
     "apex.optimizers.mixed_lamb": "apex.optimizers.lamb",
-    "apex.optimizers.novograd": "apex.optimizers.lamb",
     "apex.recurrent.cells": "apex.recurrent",
     "apex.recurrent.stacks": "apex.recurrent",
     "engine.models.wide_buffers": "engine.models.state_dict",

@@ -95,7 +95,7 @@ def test_the_state_of_an_fp16_optimizer_loads(maker):
         ("apex.fp16_utils.loss_scaler", "DynamicLossScaler"),
         ("apex.mlp.perceptron", "MLP"),
         ("apex.normalization.norm_modules", "FusedLayerNorm"),
-        ("apex.optimizers.novograd", "FusedNovoGrad"),
+        ("apex.optimizers.mixed_lamb", "FusedMixedPrecisionLamb"),
         ("apex.recurrent.stacks", "stackedRNN"),
     ],
 )
