@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 EXTRAS = nox.project.load_toml(str(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]
 
 #: Folders whose tests start no processes, or next to none.
-FAST = "casting check loss_scaling master_weights op_table patched_optimizers session specification".split()
+FAST = "casting check loss_scaling op_table optimizers session specification".split()
 FAST += ["torch_compat"]
 
 nox.options.default_venv_backend = "venv"  # virtualenv makes no environments for Python 3.7

@@ -35,7 +35,7 @@ from typing import (
 import torch
 
 from .engine.amp_names import O0, O1, O2, O3, O4, O5, AmpStateModule, Properties, init, opt_levels
-from .engine.patched_optimizers.optimizer_record import prepared_params, record_of
+from .engine.optimizers.optimizer_record import prepared_params, record_of
 from .engine.session import process_state
 from .engine.session.accumulation import accumulate
 from .engine.session.argument_checks import listed, make_request

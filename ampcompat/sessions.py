@@ -12,7 +12,7 @@ import torch
 
 from . import opt_levels
 from .engine.models import fsdp
-from .engine.patched_optimizers.optimizer_record import record_of
+from .engine.optimizers.optimizer_record import record_of
 from .engine.session import process_state
 from .engine.session.disabled_session import DisabledSession
 from .engine.session.training_session import Session, new_session

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ampcompat.engine.master_weights import remainder_bits
+from ampcompat.engine.optimizers import remainder_bits
 
 BLOCK = 1 << 22
 

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up: a module imports from its own layer and from those below. Other tools share one.
 LAYERS = """
     errors opt_levels support.torch_compat support
-    engine.op_table engine.casting engine.loss_scaling engine.master_weights engine.patched_optimizers engine.models
+    engine.op_table engine.casting engine.loss_scaling engine.optimizers engine.models
     engine.session engine.amp_names engine
     trace tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv

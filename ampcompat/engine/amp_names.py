@@ -19,7 +19,7 @@ import torch
 from ..errors import AmpError
 from ..opt_levels import OPT_LEVELS, level_named, resolve
 from ..support.notices import is_first_rank
-from .patched_optimizers.optimizer_record import prepared_params
+from .optimizers.optimizer_record import prepared_params
 from .session import process_state
 from .session.disabled_session import disable
 from .session.process_state import enter

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from .. import amp, opt_levels
 from ..apex.parallel import buckets
-from ..engine.patched_optimizers.optimizer_record import record_of
+from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
 from ..engine.session.scale_loss import WHERE_EQUAL
 from ..errors import AmpError, AmpTypeError

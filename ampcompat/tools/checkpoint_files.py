@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import torch
 
-from ..engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
+from ..engine.optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ..errors import AmpError
 from ..support import files
 from ..support.nested import floating_tensors

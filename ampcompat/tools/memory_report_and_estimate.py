@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 import torch
 
 from .. import opt_levels
-from ..engine.master_weights.stored_master import check_policy
-from ..engine.patched_optimizers.optimizer_record import record_of
+from ..engine.optimizers.optimizer_record import record_of
+from ..engine.optimizers.stored_master import check_policy
 from ..engine.session import process_state
 from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames

@@ -5,7 +5,7 @@ import copy
 
 import torch
 
-from ..engine.master_weights.half_and_master_chunks import recast
+from ..engine.optimizers.half_and_master_chunks import recast
 from ..support import random_state
 from ..support.torch_compat import step_hooks
 

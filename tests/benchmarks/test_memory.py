@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import benchmark_files, half_kernels
 
-from ampcompat.engine.master_weights import gradient_pool
+from ampcompat.engine.optimizers import gradient_pool
 from ampcompat.support import tensor_lists
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.engine.patched_optimizers.optimizer_record import record_of
+from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 if not is_supported():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from ampcompat import amp
-from ampcompat.engine.patched_optimizers.optimizer_record import record_of
+from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.engine.session import process_state
 from ampcompat.support.observer import Observer
 from ampcompat.tools.forced_levels.forced_level import forced

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.patched_optimizers.optimizer_record import record_of
+from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 

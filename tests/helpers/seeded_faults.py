@@ -23,7 +23,7 @@ class Fault(NamedTuple):
 AUTOMATON = "specification/test_scale_automaton.py"
 ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
 BLOCKS = "specification/test_scale_loss.py"
-STORED = "master_weights/test_stored_masters.py"
+STORED = "optimizers/test_stored_masters.py"
 LOSSES = "specification/test_losses_and_optimizers.py"
 WRITTEN = "specification/test_written_weights.py"
 CLOSING = "session/test_closing.py"
@@ -117,13 +117,13 @@ FAULTS_OF_TRAINING = [
     Fault("count of steps cast like the weights", "recast", 'if name == "step" or not isinstance', "if not isinstance",
           OPTIMIZER),
     Fault("ties between two bfloat16 values not told apart", "join", "ties.add_to(piece, first + start)", "pass",
-          "master_weights/test_remainders.py"),
+          "optimizers/test_remainders.py"),
     Fault("a weight is written before its stored master is restored", "SessionMasters._restore",
           "restore(entry.master)", "pass", STORED),
     Fault("masters are stored although a script keeps an alias", "SessionMasters.may_store", "param in self.writes or",
           "False or", STORED),
     Fault("each chunk counts a step", "_Counts.restore", "vars(optimizer).update(self._attributes)", "pass",
-          "patched_optimizers/test_chunked_step.py"),
+          "optimizers/test_chunked_step.py"),
     Fault("masters stay in the optimizer after the session", "OptimizerMasters._return_params",
           'group["params"][index] = pair.model', "pass", CLOSING),
 ]

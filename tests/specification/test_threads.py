@@ -23,7 +23,7 @@ from helpers.threads import in_threads
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
 from ampcompat.engine.models import forward_conversion as forwards
-from ampcompat.engine.patched_optimizers import gradient_scale, shown_gradients
+from ampcompat.engine.optimizers import gradient_scale, shown_gradients
 from ampcompat.support import tensor_lists
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.weak_list import WeakList

@@ -409,7 +409,7 @@ def test_groups_added_later_are_compared_before_their_first_step(setting):
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
-    from ampcompat.engine.master_weights import half_and_master_chunks
+    from ampcompat.engine.optimizers import half_and_master_chunks
 
     compared = []
     monkeypatch.setattr(half_and_master_chunks, "take_values", lambda *lists: compared.append(lists))

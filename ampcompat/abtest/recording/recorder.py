@@ -11,7 +11,7 @@ import weakref
 import torch
 
 from ...engine.casting.torch_compile import is_compiling
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...trace.hooks import TrainingCalls
 from ..report_data import Run

@@ -9,7 +9,7 @@ import math
 import torch
 
 from ...engine.loss_scaling.loss_scaler import LossScaler
-from ...engine.patched_optimizers.apex_checkpoints import FLAT, INNER, MASTERS
+from ...engine.optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...errors import AmpError
 from .. import fp16_utils, optimizers
 from ..fp16_utils.fp16util import dynamic_scaler_state

@@ -7,7 +7,7 @@ hooks and amp's record are those of the wrapped optimizer.
 
 import torch
 
-from ...engine.patched_optimizers.amp_stash import STASH
+from ...engine.optimizers.amp_stash import STASH
 from ..multi_tensor import foreach_ops
 from ..optimizers.fused import evaluate_closure
 

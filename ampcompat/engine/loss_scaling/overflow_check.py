@@ -6,7 +6,7 @@ Five objects take part, in this order:
     OverflowCheck     the flags of one check, all-reduced over ranks; the host reads them at most once
     LossScaler        lowers the scale (``loss_scaler``)
     StepSkips         the checks that decide whether an optimizer's next step is skipped
-    OptimizerRecord   ``step_skipped``: the printed message and the observers (``patched_optimizers.optimizer_record``)
+    OptimizerRecord   ``step_skipped``: the printed message and the observers (``optimizers.optimizer_record``)
 """
 
 import functools

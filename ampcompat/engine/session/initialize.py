@@ -12,11 +12,10 @@ from ...errors import AmpError, AmpValueError
 from ...support import unversioned_writes
 from ...support.patching import run_all
 from ..casting.torch_compile import is_tracing
-from ..master_weights import pickled_optimizers, zero_redundancy_optimizer
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
-from ..patched_optimizers import chunked_step, replaced_methods
-from ..patched_optimizers.amp_stash import STASH
-from ..patched_optimizers.optimizer_record import OptimizerRecord, record_of
+from ..optimizers import chunked_step, pickled_optimizers, replaced_methods, zero_redundancy_optimizer
+from ..optimizers.amp_stash import STASH
+from ..optimizers.optimizer_record import OptimizerRecord, record_of
 from . import process_state
 
 #: Modules that take no hooks of ``state_dict``; before torch 1.5 traced modules are among them.

@@ -16,7 +16,7 @@ from ..casting import autograd, emulated_half_models, mixed_arguments, torch_com
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
-from ..patched_optimizers import step_or_skip
+from ..optimizers import step_or_skip
 from . import missing_kernels, process_state
 
 #: Methods that move a module. All of them call ``Module._apply``, but that is called for each submodule too.

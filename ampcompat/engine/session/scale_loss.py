@@ -10,9 +10,9 @@ from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one
 from ..loss_scaling.overflow_check import check_overflow, defer_check
-from ..patched_optimizers.gradient_scale import NumberedLoss
-from ..patched_optimizers.replaced_methods import client_method
-from ..patched_optimizers.shown_gradients import is_unchanged, mark_of
+from ..optimizers.gradient_scale import NumberedLoss
+from ..optimizers.replaced_methods import client_method
+from ..optimizers.shown_gradients import is_unchanged, mark_of
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.

@@ -14,10 +14,10 @@ from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
 from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
-from ..master_weights.session_masters import SessionMasters
 from ..models import cast_weights, ddp, forward_conversion, fsdp
-from ..patched_optimizers import chunked_step, step_or_skip
-from ..patched_optimizers.optimizer_record import record_of
+from ..optimizers import chunked_step, step_or_skip
+from ..optimizers.optimizer_record import record_of
+from ..optimizers.session_masters import SessionMasters
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .configuration_per_initialize import Configuration

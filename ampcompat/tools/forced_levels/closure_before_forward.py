@@ -5,8 +5,8 @@ from types import MethodType
 
 import torch
 
-from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step_or_skip import amp_step
+from ...engine.optimizers.optimizer_record import record_of
+from ...engine.optimizers.step_or_skip import amp_step
 from ...support import random_state
 
 

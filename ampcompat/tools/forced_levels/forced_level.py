@@ -13,7 +13,7 @@ import weakref
 import torch
 
 from ...engine.casting.torch_compile import is_compiling
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
 from ...engine.session import process_state
 from ...errors import AmpError
 from ...support.patching import PatchStack, run_after, wraps_method

@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from ...engine.patched_optimizers.optimizer_record import record_of
-from ...engine.patched_optimizers.step_or_skip import amp_step
+from ...engine.optimizers.optimizer_record import record_of
+from ...engine.optimizers.step_or_skip import amp_step
 from .script_backward import mark_scaled, times
 
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"

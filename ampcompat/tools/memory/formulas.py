@@ -11,9 +11,9 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.casting import emulated_half_arithmetic
-from ...engine.master_weights.stored_chunk import chunks_of_sizes
 from ...engine.models import cast_weights as kept_layers
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
+from ...engine.optimizers.stored_chunk import chunks_of_sizes
 from ...support.tensor_lists import is_shard
 from . import memory_table
 from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage, format_bytes

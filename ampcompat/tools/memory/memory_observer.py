@@ -3,7 +3,7 @@
 import functools
 from types import MethodType
 
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
 from ...errors import AmpError
 from ...support.observer import Observer
 from ...support.patching import PatchStack

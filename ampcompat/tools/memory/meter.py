@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import torch
 
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
 from ...support.tensor_lists import stored_gradient
 from ...support.torch_compat import features, thread_context
 from ...support.weak_list import WeakList

@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from ...engine.patched_optimizers.optimizer_record import record_of
+from ...engine.optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat.torch_names import dtype_name
 from ...trace.activations import ActivationHooks

@@ -16,7 +16,7 @@ import torch
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, step_hooks, thread_context
-from ..master_weights import zero_redundancy_optimizer
+from . import zero_redundancy_optimizer
 from .amp_stash import STASH
 
 #: What ``check`` tries: params of each group, the extent of their dimensions, the size of the gradients of each step.

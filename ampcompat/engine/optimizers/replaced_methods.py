@@ -14,8 +14,7 @@ import torch
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import step_hooks
-from ..master_weights import pickled_optimizers
-from . import apex_checkpoints, chunked_step, step_or_skip
+from . import apex_checkpoints, chunked_step, pickled_optimizers, step_or_skip
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
 from .step_or_skip import amp_step

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.precision import HIGH, LOW
 
-from ampcompat.engine.master_weights import gradient_pool, half_and_master_chunks
+from ampcompat.engine.optimizers import gradient_pool, half_and_master_chunks
 from ampcompat.support.torch_compat import features
 
 needs_pools = pytest.mark.skipif(

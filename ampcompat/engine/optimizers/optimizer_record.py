@@ -1,7 +1,7 @@
 """``OptimizerRecord``: what amp knows of one optimizer. Its parts own one fact each.
 
     configuration   the opt level, the loss scalers and the limits of the ``amp.initialize`` that got the optimizer
-    masters         which half param has which float32 master (``master_weights.optimizer_masters``)
+    masters         which half param has which float32 master (``optimizer_masters``)
     gradients       what the gradients in ``.grad`` are multiplied by (``gradient_scale``: the table of its states)
     skips           the overflow checks that decide whether the next step is skipped (``overflow_check``)
     methods         the optimizer's own methods that ``replaced_methods.attach`` has replaced
@@ -14,9 +14,9 @@ import copy
 from contextlib import contextmanager
 
 from ..loss_scaling.overflow_check import StepSkips, groups_of
-from ..master_weights.optimizer_masters import OptimizerMasters
 from .amp_stash import STASH
 from .gradient_scale import HeldGradients
+from .optimizer_masters import OptimizerMasters
 
 
 def record_of(optimizer):

@@ -7,8 +7,7 @@ from helpers import fused_optimizers, half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.master_weights import stored_chunk, stored_master
-from ampcompat.engine.patched_optimizers import chunked_step
+from ampcompat.engine.optimizers import chunked_step, stored_chunk, stored_master
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
