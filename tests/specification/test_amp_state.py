@@ -170,39 +170,11 @@ def test_a_scaler_unscales_in_place_where_models_are_masters():
     assert grads[0] == 1.0
 
 
-@each_setting
-def test_opt_properties_show_the_options_after_overrides(setting):
-    with session_of(setting):
-        begin(setting, loss_scale="32")
-        options = STATE.opt_properties.options
-        assert options["loss_scale"] == STATE.opt_properties.loss_scale == 32.0
-        assert options["opt_level"] == setting.level and options["enabled"] is True
-        assert bool(STATE.opt_properties.master_weights) == setting.has_masters
-        assert STATE.opt_properties.patch_torch_functions is setting.casts_functions
-        with pytest.raises(AttributeError):
-            STATE.opt_properties.no_such_option
-
-
-def test_the_module_is_the_state_object_under_both_spellings():
-    assert amp._amp_state._amp_state is amp._amp_state
-    for name in ("maybe_print", "warn_or_err"):
-        assert callable(getattr(amp._amp_state, name))
-    assert STATE.verbosity == 1 and STATE.allow_incoming_model_not_fp32 is False
-
-
 def test_the_state_modules_master_params_is_amps():
     model = make_network()
     optimizer = sgd(model)
     amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
     assert list(STATE.master_params(optimizer)) == list(amp.master_params(optimizer))
-
-
-def test_maybe_print_obeys_verbosity(capsys):
-    amp.initialize(make_network(), verbosity=0)
-    STATE.maybe_print("quiet")
-    STATE.verbosity = 1
-    STATE.maybe_print("loud", True)
-    assert capsys.readouterr().out == "loud\n"
 
 
 # -- the stash ---------------------------------------------------------------------------------------------------------

@@ -309,29 +309,6 @@ def test_after_the_session_everything_is_a_plain_float32_model_with_the_masters_
     optimizer.step()
 
 
-def test_reset_without_a_session_does_nothing():
-    ampcompat.reset()
-    assert ampcompat.current() is None and process_state.sessions == []
-
-
-@each_setting
-def test_models_of_a_cross_validation_are_freed(setting):
-    import gc
-    import weakref
-
-    with session_of(setting):
-        batch, folds = make_batch(setting), []
-        for _ in range(2):
-            model = make_network(setting)
-            optimizer = momentum_sgd(model)
-            initialize(setting, model, optimizer)
-            train_step(model, optimizer, batch)
-            folds.append((weakref.ref(model), weakref.ref(optimizer)))
-        del model, optimizer
-        gc.collect()
-        assert all(reference() is None for pair in folds for reference in pair)
-
-
 # -- enabled=False -----------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,6 @@ from helpers.networks import (
     make_network,
     session_of,
     settings_at,
-    settings_of,
     train_step,
     weights_of,
 )
@@ -181,7 +180,6 @@ CHANGES = [
     one_of_them,
 ]
 EACH_CHANGE = [pytest.param(change, id=change.__name__) for change in CHANGES]
-EACH_CLEARING = EACH_CHANGE[CHANGES.index(remove_all) : CHANGES.index(zero_in_place) + 1]
 EACH_SCALE = [pytest.param(scale, id=str(scale.get("loss_scale", "default"))) for scale in SCALES]
 
 
@@ -235,15 +233,6 @@ def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change,
     assert distance(expected, unchanged) > 0.1 * moved, "the change has an effect"
     weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
     assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
-
-
-@paired("setting, change", settings_of("O2", "O5"), EACH_CLEARING)
-def test_gradients_that_a_script_clears_move_nothing(setting, change):
-    with session_of(setting):
-        found = trained(setting, change, 1)
-        assert (
-            differing(found, {name: param.detach() for name, param in smooth_network(setting).named_parameters()}) == []
-        )
 
 
 # -- what scripts read -------------------------------------------------------------------------------------------------

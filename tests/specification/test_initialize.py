@@ -15,12 +15,10 @@ from helpers.networks import (
     session_of,
     settings_at,
     train_step,
-    weights_of,
 )
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.errors import AmpError
 
 SIGNATURE = [
     ("models", inspect.Parameter.empty),
@@ -147,18 +145,6 @@ def test_swapped_arguments_are_an_error_that_says_which_comes_first():
         amp.initialize(model, model)
 
 
-@each_setting
-def test_everything_happens_in_place_for_scripts_that_drop_the_return(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        before = weights_of(model)
-        initialize(setting, model, optimizer)
-        losses = [train_step(model, optimizer, batch) for _ in range(10)]
-        assert losses[-1] < losses[0]
-        assert any(not torch.equal(old.float(), weights_of(model)[name].float()) for name, old in before.items())
-
-
 # -- levels and overrides ----------------------------------------------------------------------------------------------
 
 
@@ -168,11 +154,6 @@ def test_defaults_of_a_level(level):
     properties = amp._amp_state.opt_properties
     assert tuple(getattr(properties, name) for name in OPTIONS) == DEFAULTS[level]
     assert properties.opt_level == level and properties.enabled is True
-
-
-def test_no_level_means_o1():
-    quiet(make_network())
-    assert amp._amp_state.opt_properties.opt_level == "O1"
 
 
 @pytest.mark.parametrize("given, expected", [("128.0", 128.0), (128, 128.0), (64.0, 64.0), ("dynamic", "dynamic")])
@@ -491,17 +472,6 @@ def deepest_wrapping():
     return deepest
 
 
-def test_a_second_initialize_adds_its_scalers():
-    first, second = make_network(), make_network()
-    optimizers = sgd(first), sgd(second)
-    quiet(first, optimizers[0], num_losses=2)
-    amp._amp_state.loss_scalers[0].update_scale()
-    quiet(second, optimizers[1], num_losses=3, max_loss_scale=2.0**8)
-    scales, unskipped = [2.0**16] * 2 + [2.0**8] * 3, [1, 0, 0, 0, 0]
-    states = [{"loss_scale": scale, "unskipped": count} for scale, count in zip(scales, unskipped)]
-    assert list(amp.state_dict().items()) == [("loss_scaler%d" % index, state) for index, state in enumerate(states)]
-
-
 @each_setting
 def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting):
     with session_of(setting):
@@ -540,12 +510,6 @@ def test_a_session_option_wins_over_the_script():
     with ampcompat.session(opt_level="O0", verbosity=0):
         amp.initialize(make_network(), opt_level="O2")
         assert amp._amp_state.opt_properties.opt_level == "O0"
-
-
-def test_a_session_in_a_session_is_refused():
-    with ampcompat.session(verbosity=0), pytest.raises(AmpError, match="open already"):
-        with ampcompat.session():
-            pass
 
 
 @settings_at("O2", "O3", "O5")

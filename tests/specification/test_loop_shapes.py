@@ -3,12 +3,10 @@
 The networks are linear in their params, and gradients come from hand-picked values, so all errors are rounding errors.
 """
 
-import pytest
 import torch
 from helpers import loops
-from helpers.networks import each_setting, initialize, session_of, settings_at
+from helpers.networks import each_setting, initialize, session_of
 
-import ampcompat
 from ampcompat import amp
 
 SCALE = 2.0**7
@@ -43,46 +41,6 @@ def check(setting, optimizer, reference, roundings):
     eps = torch.finfo(setting.high if exact else setting.low).eps
     for mine, right in zip(weights(optimizer), reference.parameters()):
         assert (mine - right.detach()).abs().max() <= roundings * eps * max(1.0, right.abs().max())
-
-
-@each_setting
-@pytest.mark.parametrize("delay", [False, True])
-@pytest.mark.parametrize("scale", ["dynamic", SCALE])
-def test_micro_batches_add_up_to_the_large_batch_with_a_remainder_at_the_end(setting, delay, scale):
-    with session_of(setting):
-        model = make_linear(setting)
-        reference = copied(model)
-        batches = micro_batches(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
-        plain = torch.optim.SGD(reference.parameters(), lr=2.0**-4)
-        initialize(setting, model, optimizer, loss_scale=scale, init_scale=2.0**6)
-        for start in range(0, MICRO, PER_STEP):
-            group = batches[start : start + PER_STEP]
-            plain.zero_grad()
-            (sum(reference(batch.double()).sum() for batch in group) / len(group)).backward()
-            plain.step()
-            optimizer.zero_grad()
-            for index, batch in enumerate(group):
-                loss = model(batch).to(setting.high).sum() / len(group)
-                loops.backward(loss, optimizer, delay_unscale=delay and index < len(group) - 1)
-            optimizer.step()
-            assert not amp.step_was_skipped(optimizer)
-        check(setting, optimizer, reference, roundings=4 * MICRO)
-
-
-@each_setting
-def test_delayed_and_undelayed_accumulation_agree_to_the_bit_where_gradients_are_exact(setting):
-    results = []
-    for delay in (False, True):
-        with session_of(setting):
-            model = make_linear(setting)
-            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
-            initialize(setting, model, optimizer, loss_scale=SCALE)
-            for index, batch in enumerate(micro_batches(setting, 3)):
-                loops.backward(model(batch).sum(), optimizer, delay_unscale=delay and index < 2)
-            optimizer.step()
-            results.append(weights(optimizer))
-    assert all(map(torch.equal, *results))
 
 
 @each_setting
@@ -134,77 +92,6 @@ def test_alternating_losses_train_generator_and_discriminator(setting, capsys):
         assert "scaled" not in capsys.readouterr().out
 
 
-@each_setting
-def test_one_optimizer_over_two_models(setting):
-    with session_of(setting):
-        nets = [make_linear(setting, 0), make_linear(setting, 1)]
-        references = [copied(net) for net in nets]
-        optimizer = torch.optim.SGD([{"params": net.parameters()} for net in nets], lr=2.0**-4)
-        plain = torch.optim.SGD([{"params": net.parameters()} for net in references], lr=2.0**-4)
-        initialize(setting, nets, optimizer, loss_scale=SCALE)
-        for batch in micro_batches(setting, 3):
-            optimizer.zero_grad()
-            plain.zero_grad()
-            loops.backward(sum(net(batch).sum() for net in nets), optimizer)
-            sum(net(batch.double()).sum() for net in references).backward()
-            optimizer.step()
-            plain.step()
-        both = torch.nn.ModuleList(references)
-        check(setting, optimizer, both, roundings=12)
-
-
-class TrustRatio:
-    """A wrapper like LARC: not a subclass of Optimizer; it rescales gradients and calls ``step`` of the wrapped one."""
-
-    def __init__(self, optimizer, factor=0.5):
-        self.optim = optimizer
-        self.factor = factor
-
-    @property
-    def state(self):
-        return self.optim.state
-
-    @property
-    def param_groups(self):
-        return self.optim.param_groups
-
-    def state_dict(self):
-        return self.optim.state_dict()
-
-    def load_state_dict(self, state_dict):
-        self.optim.load_state_dict(state_dict)
-
-    def zero_grad(self):
-        self.optim.zero_grad()
-
-    def add_param_group(self, group):
-        self.optim.add_param_group(group)
-
-    def step(self):
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    param.grad.mul_(self.factor)
-        self.optim.step()
-
-
-@each_setting
-def test_a_wrapper_that_is_no_optimizer_by_class_goes_through(setting):
-    with session_of(setting):
-        model = make_linear(setting)
-        reference = copied(model)
-        (batch,) = micro_batches(setting, 1)
-        optimizer = TrustRatio(torch.optim.SGD(model.parameters(), lr=2.0**-3))
-        returned = initialize(setting, model, optimizer, loss_scale=SCALE)
-        assert returned[1] is optimizer
-        loops.step(model(batch).sum(), optimizer)
-        reference(batch.double()).sum().backward()
-        torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
-        check(setting, optimizer, reference, roundings=4)
-        optimizer.zero_grad(set_to_none=True)  # an argument that its own zero_grad lacks
-        assert all(param.grad is None for param in [*model.parameters(), *amp.master_params(optimizer)])
-
-
 class SharpnessAware(torch.optim.SGD):
     """SAM's two steps in one: move along the gradient, compute the gradient there, restore the weights, step."""
 
@@ -252,42 +139,3 @@ def test_a_two_step_optimizer_takes_its_second_gradient_at_the_moved_weights(set
         eps = torch.finfo(setting.high if setting.level == "O0" else setting.low).eps
         assert abs(float(mine.detach()) - float(right.detach())) <= 64 * eps * abs(float(right.detach()))
         check(setting, optimizer, reference, roundings=64)
-
-
-@settings_at("O0", "O1")
-def test_lbfgs_finds_the_minimum_under_a_static_scale(setting):
-    with session_of(setting):
-        model = make_linear(setting)
-        target = [batch.sum() for batch in micro_batches(setting, 1)][0]
-        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=10)
-        initialize(setting, model, optimizer, loss_scale=2.0**3)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = (sum(param.pow(2).sum() for param in model.parameters()) - target.abs()).pow(2)
-            loops.backward(loss, optimizer)
-            return loss
-
-        first = float(closure().detach())
-        for _ in range(4):
-            last = float(optimizer.step(closure).detach())
-        assert last < 1e-3 * max(first, 1.0)
-
-
-@settings_at("O1", "O2")
-def test_an_evaluation_in_between_changes_nothing(setting):
-    finals = []
-    for evaluates in (False, True):
-        with session_of(setting):
-            model = make_linear(setting)
-            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
-            initialize(setting, model, optimizer, loss_scale=SCALE)
-            for batch in micro_batches(setting, 4):
-                optimizer.zero_grad()
-                loops.step(model(batch).sum(), optimizer)
-                if evaluates:
-                    with torch.no_grad():
-                        model(batch)
-            finals.append(weights(optimizer))
-            assert ampcompat.current().scalers[0].loss_scale() == SCALE
-    assert all(map(torch.equal, *finals))

@@ -167,18 +167,3 @@ def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
         moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
         for name, param in model.named_parameters():
             assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
-
-
-@each_setting
-def test_an_optimizer_without_a_param_in_this_backward_may_be_given(setting):
-    with session_of(setting):
-        lab = Lab(setting, 2, 1)
-        untouched = [param.detach().clone() for param in lab.models[1].parameters()]
-        loops.backward(LOSSES[0][0] * lab.models[0](lab.x).sum(), lab.optimizers)
-        lab.references[0].backward(LOSSES[0][0])
-        lab.scales[0].update(False)
-        lab.optimizers[0].step()
-        lab.optimizers[1].step()
-        lab.references[0].step()
-        lab.check()
-        assert all(torch.equal(old, new.detach()) for old, new in zip(untouched, lab.models[1].parameters()))

@@ -355,20 +355,6 @@ def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting):
         assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
 
 
-@each_setting
-def test_a_pair_that_has_stepped_can_be_copied(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        train_step(model, optimizer, make_batch(setting))
-        twin, twin_optimizer = copy.deepcopy((model, optimizer))
-        for each, steps in ((model, optimizer), (twin, twin_optimizer)):
-            steps.zero_grad()
-            train_step(each, steps, make_batch(setting, seed=2))
-        assert all(map(torch.equal, twin.parameters(), model.parameters()))
-
-
 # -- a model and its optimizer, pickled together -----------------------------------------------------------------------
 
 

@@ -15,8 +15,6 @@ from helpers.networks import (
     ProductReference,
     each_setting,
     initialize,
-    make_batch,
-    make_network,
     session_of,
     settings_at,
     settings_of,
@@ -74,19 +72,6 @@ def test_step_hooks_run_around_real_steps_only(setting):
         backward(setting, model, optimizer, factor=float("inf"))
         optimizer.step()
         assert calls == ["before", "after"]
-
-
-@each_setting
-def test_a_tensor_learning_rate_works(setting):
-    with session_of(setting):
-        try:
-            model, optimizer = begin(setting, lambda params: torch.optim.Adam(params, lr=torch.tensor(0.25)))
-        except ValueError as error:
-            pytest.skip(f"this torch takes no tensor learning rate: {error}")
-        before = [param.detach().clone() for param in amp.master_params(optimizer)]
-        backward(setting, model, optimizer)
-        optimizer.step()
-        assert not any(map(torch.equal, before, [p.detach() for p in amp.master_params(optimizer)]))
 
 
 @each_setting
@@ -255,20 +240,6 @@ def test_a_frozen_param_is_left_alone_and_trains_once_thawed(setting):
 
 
 @each_setting
-def test_a_param_frozen_later_keeps_its_value(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        backward(setting, model, optimizer)
-        optimizer.step()
-        optimizer.zero_grad()
-        model.a.requires_grad_(False)
-        before = model.a.detach().clone()
-        backward(setting, model, optimizer)
-        optimizer.step()
-        assert torch.equal(model.a.detach(), before)
-
-
-@each_setting
 def test_a_param_without_a_gradient_is_left_alone(setting):
     with session_of(setting):
         model = [Product(1.0).to(setting.high), Product(1.5).to(setting.high)]
@@ -279,16 +250,6 @@ def test_a_param_without_a_gradient_is_left_alone(setting):
         backward(setting, model[0], optimizer)
         optimizer.step()
         assert all(torch.equal(a, b.detach()) for a, b in zip(before, model[1].parameters()))
-
-
-@settings_at("O1", "O2")
-def test_a_group_given_twice_is_refused_and_changes_nothing(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        groups = len(optimizer.param_groups)
-        with pytest.raises(ValueError):
-            optimizer.add_param_group({"params": [model.a]})
-        assert len(optimizer.param_groups) == groups
 
 
 @each_setting
@@ -307,18 +268,6 @@ def test_an_optimizer_that_was_not_initialized_is_initialized_in_scale_loss(sett
         assert all(map(torch.equal, expected, [p.detach() for p in amp.master_params(optimizer)]))
         backward(setting, model, optimizer)
         assert capsys.readouterr().out == ""
-
-
-@each_setting
-def test_params_of_the_model_that_no_optimizer_owns_are_no_trouble(setting):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizer = torch.optim.SGD([model.a], lr=0.25)
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        before = model.b.detach().clone()
-        backward(setting, model, optimizer)
-        optimizer.step()
-        assert torch.equal(model.b.detach(), before)
 
 
 def begin_two(setting):
@@ -387,28 +336,6 @@ def test_param_marks_of_the_users_are_on_the_masters(setting):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
         initialize(setting, model, optimizer)
         assert [getattr(p, "no_weight_decay", False) for p in amp.master_params(optimizer)] == [True, False]
-
-
-@each_setting
-def test_two_optimizers_over_one_model_each_step_their_own(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizers = [
-            torch.optim.SGD(model[0].parameters(), lr=0.1),
-            torch.optim.Adam(model[1:].parameters(), lr=0.01, eps=1e-3),
-        ]
-        initialize(setting, model, optimizers, loss_scale=8.0)
-        x, target = make_batch(setting)
-        losses = []
-        for _ in range(8):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            loss = torch.nn.functional.cross_entropy(model(x), target)
-            losses.append(loss.item())
-            loops.backward(loss, optimizers)
-            for optimizer in optimizers:
-                optimizer.step()
-        assert losses[-1] < losses[0]
 
 
 @each_setting

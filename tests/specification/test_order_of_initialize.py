@@ -12,7 +12,7 @@ import itertools
 import pytest
 import torch
 from helpers import loops
-from helpers.networks import differing, holds_nonzero, make_batch, make_network, weights_of
+from helpers.networks import differing, make_batch, make_network, weights_of
 from helpers.pairing import paired
 from helpers.precision import HIGH, PAIR, low_of
 
@@ -127,35 +127,6 @@ def test_a_third_call_changes_nothing_for_the_first_two(order, backend):
     for call, found in zip(calls, trained(backend, calls)):
         assert found[0] == alone(backend, *call)[0]
         assert differing(found[1], alone(backend, *call)[1]) == []
-
-
-@pytest.mark.parametrize("teacher_is_first", [False, True])
-@pytest.mark.parametrize("student_level", ["O1", "O2"])
-def test_a_student_keeps_its_dynamic_scale_beside_a_teacher_at_o3(student_level, teacher_is_first, backend):
-    with ampcompat.session(backend=backend, verbosity=0):
-        if teacher_is_first:
-            teacher, _, _ = begin("O3", "without", seed=1)
-        student, optimizer, _ = begin(student_level)
-        if not teacher_is_first:
-            teacher, _, _ = begin("O3", "without", seed=1)
-        assert own_scalers() == [2.0**16]
-        x = make_batch()[0].to(HIGH)
-        for overflows in (False, True, False):
-            with torch.no_grad():
-                wanted = teacher(x)
-            loss = (student(x).to(HIGH) - wanted.to(HIGH)).pow(2).mean() * 1e-6
-            before = weights_of(student)
-            backward(loss, optimizer, overflows)
-            if not overflows:
-                assert all(holds_nonzero(master.grad) for master in amp.master_params(optimizer) if master.dim() == 2)
-            optimizer.step()
-            optimizer.zero_grad()
-            assert amp.step_was_skipped(optimizer) == overflows
-            if overflows:
-                params = dict(student.named_parameters())
-                assert all(torch.equal(param.detach(), before[name]) for name, param in params.items())
-        assert own_scalers() == [2.0**15]
-        assert all(bool(torch.isfinite(value.double()).all()) for value in weights_of(student).values())
 
 
 @paired("level, other, is_first", ["O2", "O5"], ["O0", "O1", "O3"], [True, False])
@@ -439,19 +410,6 @@ def test_a_disabled_model_trains_as_without_amp_beside_an_enabled_one(level, dis
         plain.step()
         plain.zero_grad()
     assert differing(disabled, weights_of(plain_model)) == []
-
-
-def test_a_disabled_model_trains_in_a_session_that_has_no_enabled_one():
-    with ampcompat.session(verbosity=0):
-        model = make_network().to(HIGH)
-        optimizer = sgd(model)
-        amp.initialize(model, optimizer, enabled=False)
-        loss = loss_of(model, "O0")
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            assert scaled_loss is loss
-            scaled_loss.backward()
-        optimizer.step()
-        assert amp.state_dict() == {} and not amp.step_was_skipped(optimizer)
 
 
 def test_an_option_of_the_session_holds_for_every_call_at_its_own_level():

@@ -98,25 +98,6 @@ def test_verbosity_0_says_nothing(setting, capsys):
         assert capsys.readouterr().out == ""
 
 
-@with_masters
-def test_clipping_master_params_after_a_plain_backward_clips(setting):
-    with session_of(setting):
-        lab = Lab(setting)
-        lab.loss().backward()
-        x = INPUT.double() * FACTOR
-        a, b = [setting.rounds_weights(weight) for weight in (lab.reference.a, lab.reference.b)]
-        norm = torch.cat([x * b, x * a]).norm()
-        assert float(torch.nn.utils.clip_grad_norm_(list(amp.master_params(lab.optimizer)), 2.0**-10)) == pytest.approx(
-            float(norm), rel=1e-6
-        )
-        clipped = torch.cat([param.grad for param in amp.master_params(lab.optimizer)])
-        assert float(clipped.norm()) <= 2.0**-10
-        before = [param.detach().clone() for param in amp.master_params(lab.optimizer)]
-        lab.optimizer.step()
-        after = torch.cat([param.detach() for param in amp.master_params(lab.optimizer)])
-        assert torch.equal(after, torch.cat(before) - 0.25 * clipped)
-
-
 @each_setting
 def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
     with session_of(setting):

@@ -122,52 +122,6 @@ def test_gradients_too_small_for_half_are_saved_by_the_scale(setting):
         bench.check(tiny)
 
 
-@each_setting
-def test_gradients_from_before_are_kept_and_the_new_ones_added(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward(FACTOR)
-        bench.backward(2 * FACTOR)
-        bench.backward(FACTOR)
-        bench.check(4 * FACTOR)
-
-
-@each_setting
-def test_gradients_made_without_scale_loss_are_kept_too(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        (FACTOR * bench.model(bench.x).sum()).backward()
-        bench.backward(FACTOR)
-        bench.check(2 * FACTOR)
-
-
-@each_setting
-def test_losses_with_different_scales_give_the_plain_sum(setting):
-    with session_of(setting):
-        bench = Bench(setting, num_losses=2)
-        amp._amp_state.loss_scalers[1]._loss_scale = 2.0**7
-        bench.backward(FACTOR, loss_id=0)
-        bench.backward(2 * FACTOR, loss_id=1)
-        bench.check(3 * FACTOR)
-
-
-@each_setting
-def test_loss_id_can_be_given_by_position(setting):
-    with session_of(setting):
-        bench = Bench(setting, num_losses=2)
-        loops.backward(FACTOR * bench.model(bench.x).sum(), bench.optimizer, 1)
-        assert [state["unskipped"] for state in amp.state_dict().values()] == [0, 1]
-
-
-def test_a_loss_id_beyond_the_scalers_is_an_error_that_says_how_many_losses_to_pass():
-    model = make_network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    amp.initialize(model, optimizer, verbosity=0)
-    with pytest.raises(RuntimeError, match="loss_id=1, and there is 1 loss scaler: pass num_losses=2 to amp"):
-        with amp.scale_loss(torch.tensor(1.0), optimizer, loss_id=1):
-            pass
-
-
 @pytest.mark.parametrize("loss_id", [2, -3, "0", None])
 def test_a_loss_id_without_a_scaler_is_an_error_that_names_num_losses(loss_id):
     model = make_network()
@@ -211,27 +165,6 @@ def test_delay_unscale_leaves_the_sum_to_a_later_pass(setting):
         bench.backward(2 * FACTOR)
         bench.check(4 * FACTOR)
         assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
-
-
-@each_setting
-def test_an_overflow_in_a_delayed_pass_is_found_by_the_later_one(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward(inject=float("inf"), delay_unscale=True)
-        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
-        bench.backward()
-        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 32768.0, "unskipped": 0}
-        bench.optimizer.step()
-        assert amp.step_was_skipped(bench.optimizer)
-
-
-@each_setting
-def test_a_step_before_the_later_pass_is_told_to_be_a_mistake(setting):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=128.0)
-        bench.backward(delay_unscale=True)
-        with pytest.raises(RuntimeError, match="delay_unscale"):
-            bench.optimizer.step()
 
 
 @each_setting
@@ -320,21 +253,6 @@ def test_zero_grad_clears_model_and_master_gradients(setting):
                 assert param.grad is None or options != {"set_to_none": True}
         bench.backward()
         bench.check(FACTOR)
-
-
-@settings_at("O2", "O5")
-def test_master_params_are_what_to_clip(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward()
-        norm = torch.nn.utils.clip_grad_norm_(list(amp.master_params(bench.optimizer)), 2.0**-10)
-        assert float(norm) == pytest.approx(float(torch.cat(bench.true_grads()).norm()), rel=1e-6)
-        assert float(torch.cat(bench.grads()).norm()) <= 2.0**-10
-        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
-        clipped = [param.grad.clone() for param in amp.master_params(bench.optimizer)]
-        bench.optimizer.step()
-        after = [param.detach() for param in amp.master_params(bench.optimizer)]
-        assert all(torch.equal(new, old - 0.25 * grad) for old, new, grad in zip(before, after, clipped))
 
 
 # -- closures ----------------------------------------------------------------------------------------------------------
