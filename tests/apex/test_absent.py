@@ -15,13 +15,7 @@ ABSENT = [
     ("apex.amp.no_such_module", "ampcompat does not provide"),
 ]
 
-
-@pytest.fixture(autouse=True)
-def alias():
-    install.install()
-    importlib.import_module("apex")
-    yield
-    install.uninstall()
+pytestmark = pytest.mark.usefixtures("alias")
 
 
 @pytest.mark.parametrize("name, instead", ABSENT, ids=[name for name, _ in ABSENT])

@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers.half_kernels import dtype_params
 
-from ampcompat.apex import install
 from ampcompat.apex import optimizers as apex_optimizers
 from ampcompat.apex.contrib import optimizers
 from ampcompat.apex.contrib.optimizers import FP16_Optimizer
@@ -196,17 +195,3 @@ def test_sgd_takes_the_same_arguments():
         right.step()
     assert close(params, [param.detach().double() for param in plain])
     assert torch.equal(copies[0].double(), params[0].detach().half().double())
-
-
-def test_the_alias_has_them_where_scripts_of_that_time_look():
-    install.install()
-    try:
-        from apex.contrib.optimizers import FP16_Optimizer as second
-        from apex.contrib.optimizers import FusedAdam
-        from apex.contrib.optimizers.fused_sgd import FusedSGD
-        from apex.optimizers import FP16_Optimizer as first
-
-        assert first is second is FP16_Optimizer
-        assert FusedAdam is optimizers.FusedAdam and FusedSGD is optimizers.FusedSGD
-    finally:
-        install.uninstall()

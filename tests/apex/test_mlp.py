@@ -1,15 +1,12 @@
 """MLP and the dense layers against float64 loops written by hand; Apex's names for params; every level."""
 
-import importlib
 import math
-import pickle
 
 import pytest
 import torch
 from helpers.half_kernels import dtype_params
 from helpers.networks import each_setting, initialize, session_of, train_step
 
-from ampcompat.apex import install, mlp
 from ampcompat.apex.mlp import MLP, FusedDense, FusedDenseGeluDense, MlpFunction
 from ampcompat.errors import AmpTypeError, AmpValueError
 
@@ -168,18 +165,3 @@ def test_it_pickles_and_loads_its_state(kind, tmp_path):
     other.load_state_dict(torch.load(str(tmp_path / "state")))
     x = torch.randn(2, 6)
     assert torch.equal(other(x), module(x))
-
-
-def test_apex_has_them_by_name():
-    install.install()
-    try:
-        for name in ("apex.mlp", "apex.mlp.mlp"):
-            module = importlib.import_module(name)
-            assert module.MLP is MLP and module.MlpFunction is MlpFunction
-        for name in ("apex.fused_dense", "apex.fused_dense.fused_dense"):
-            module = importlib.import_module(name)
-            assert module.FusedDense is FusedDense and module.FusedDenseGeluDense is FusedDenseGeluDense
-            assert module.fused_dense_function is mlp.fused_dense_function
-        assert pickle.loads(b"capex.mlp\nMLP\n.") is MLP
-    finally:
-        install.uninstall()

@@ -2,6 +2,8 @@
 
 import importlib
 import inspect
+import pickle
+import sys
 import types
 
 import pytest
@@ -17,11 +19,17 @@ NAMES = {
     "promote_function register_half_function register_float_function register_promote_function init lists",
     "apex.amp._amp_state": "_amp_state maybe_print warn_or_err master_params",
     "apex.amp._initialize": "initialize applier",
+    "apex.amp.amp": "init half_function register_half_function register_float_function register_promote_function",
     "apex.amp.compat": "filter_attrs",
     "apex.amp.frontend": "initialize Properties O0 O1 O2 O3 O4 O5 state_dict load_state_dict opt_levels",
     "apex.amp.handle": "disable_casts scale_loss",
+    "apex.amp.lists.functional_overrides": "MODULE FP16_FUNCS FP32_FUNCS BANNED_FUNCS",
+    "apex.amp.lists.tensor_overrides": "MODULE FP16_FUNCS FP32_FUNCS CASTS",
+    "apex.amp.lists.torch_overrides": "MODULE FP16_FUNCS FP32_FUNCS CASTS SEQUENCE_CASTS",
+    "apex.amp.opt": "OptimWrapper",
     "apex.amp.rnn_compat": "RNN_NAMES has_old_rnns",
     "apex.amp.scaler": "LossScaler",
+    "apex.amp.utils": "is_nested is_fp_tensor",
     "apex.contrib": "clip_grad layer_norm optimizers xentropy",
     "apex.contrib.clip_grad": "clip_grad_norm_",
     "apex.contrib.layer_norm": "FastLayerNorm",
@@ -37,10 +45,12 @@ NAMES = {
     "master_params_to_model_params tofp16 to_python_float clip_grad_norm convert_module convert_network FP16Model "
     "FP16_Optimizer LossScaler DynamicLossScaler",
     "apex.fp16_utils.fp16_optimizer": "FP16_Optimizer",
-    "apex.fp16_utils.fp16util": "network_to_half prep_param_lists",
+    "apex.fp16_utils.fp16util": "network_to_half prep_param_lists tofp16 FP16Model convert_network",
     "apex.fp16_utils.loss_scaler": "LossScaler DynamicLossScaler",
     "apex.fused_dense": "FusedDense FusedDenseGeluDense",
+    "apex.fused_dense.fused_dense": "FusedDense FusedDenseGeluDense fused_dense_function",
     "apex.mlp": "MLP MlpFunction",
+    "apex.mlp.mlp": "MLP MlpFunction",
     "apex.multi_tensor_apply": "multi_tensor_applier MultiTensorApply",
     "apex.normalization": "FusedLayerNorm FusedRMSNorm MixedFusedLayerNorm MixedFusedRMSNorm",
     "apex.normalization.fused_layer_norm": "FusedLayerNorm FusedRMSNorm MixedFusedLayerNorm MixedFusedRMSNorm "
@@ -58,12 +68,15 @@ NAMES = {
     "create_syncbn_process_group multiproc",
     "apex.parallel.distributed": "DistributedDataParallel Reducer flat_dist_call",
     "apex.parallel.LARC": "LARC",
+    "apex.parallel.multiproc": "main",
+    "apex.parallel.optimized_sync_batchnorm": "SyncBatchNorm",
+    "apex.parallel.sync_batchnorm": "SyncBatchNorm",
     "apex.pyprof": "nvtx init",
     "apex.pyprof.nvtx": "init wrap",
     "apex.reparameterization": "apply_weight_norm remove_weight_norm",
     "apex.RNN": "LSTM GRU ReLU Tanh mLSTM models",
     "apex.RNN.cells": "mLSTMRNNCell",
-    "apex.RNN.models": "LSTM GRU ReLU Tanh mLSTM",
+    "apex.RNN.models": "LSTM GRU ReLU Tanh mLSTM bidirectionalRNN stackedRNN RNNCell mLSTMRNNCell",
     "apex.RNN.RNNBackend": "RNNCell bidirectionalRNN stackedRNN",
     "amp_C": "multi_tensor_scale multi_tensor_axpby multi_tensor_l2norm multi_tensor_adam multi_tensor_sgd "
     "multi_tensor_lamb multi_tensor_lamb_stage1_cuda multi_tensor_lamb_stage2_cuda multi_tensor_novograd "
@@ -100,7 +113,17 @@ def test_every_name_is_there(module):
         exec(f"from {module} import {name} as found", scope)
         found = scope["found"]
         assert found == getattr(importlib.import_module(module), name), name
-        assert callable(found) or isinstance(found, (types.ModuleType, dict, list)), name
+        assert callable(found) or isinstance(found, (types.ModuleType, dict, list)) or name == "MODULE", name
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_classes_are_ampcompats_and_unpickle_under_their_names_in_apex(module):
+    own = sys.modules.get("ampcompat." + module)
+    for name in NAMES[module].split():
+        found = getattr(importlib.import_module(module), name)
+        if isinstance(found, type) and found is not torch.Tensor:
+            assert found is getattr(own, name, found) and found.__module__.startswith(("ampcompat.", "apex.amp.opt"))
+            assert pickle.loads(f"c{module}\n{name}\n.".encode()) is found
 
 
 @pytest.mark.parametrize("module, name, instead", ABSENT, ids=["{} {}".format(*row) for row in ABSENT])
@@ -218,16 +241,6 @@ def test_optimizers_show_the_function_that_they_are_made_of(name, function):
 def test_find_spec_of_the_compiled_parts_returns_none():
     for name in ("fused_layer_norm_cuda", "fused_adam_cuda", "xentropy_cuda", "mlp_cuda"):
         assert importlib.util.find_spec(name) is None
-
-
-def test_the_applier_is_available_only_while_all_functions_are(monkeypatch):
-    from apex.multi_tensor_apply import multi_tensor_applier
-
-    from ampcompat.apex.multi_tensor import functions
-
-    assert multi_tensor_applier.available
-    monkeypatch.setattr(functions, "multi_tensor_lamb", None)
-    assert not multi_tensor_applier.available
 
 
 def test_signatures_are_as_scripts_pass_them():

@@ -1,56 +1,15 @@
 """``apex.parallel`` as scripts import it, and its launcher."""
 
-import importlib
 import os
-import pickle
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from ampcompat.apex import install, parallel
-from ampcompat.apex.parallel import buckets, multiproc
+from ampcompat.apex.parallel import multiproc
 
-NAMES = (
-    "DistributedDataParallel",
-    "Reducer",
-    "LARC",
-    "SyncBatchNorm",
-    "convert_syncbn_model",
-    "create_syncbn_process_group",
-)
-
-
-@pytest.fixture(autouse=True)
-def alias():
-    install.install()
-    yield
-    install.uninstall()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_there_and_ours(name):
-    import apex
-
-    assert getattr(apex.parallel, name) is getattr(parallel, name)
-
-
-def test_the_modules_that_scripts_reach_into_are_there():
-    from apex.parallel.distributed import DistributedDataParallel, Reducer, flat_dist_call
-    from apex.parallel.LARC import LARC
-    from apex.parallel.optimized_sync_batchnorm import SyncBatchNorm
-    from apex.parallel.sync_batchnorm import SyncBatchNorm as Other
-
-    assert DistributedDataParallel is parallel.DistributedDataParallel and Reducer is parallel.Reducer
-    assert flat_dist_call is buckets.flat_dist_call
-    assert LARC is parallel.LARC and SyncBatchNorm is Other is parallel.SyncBatchNorm
-    assert importlib.import_module("apex.parallel.multiproc").main is multiproc.main
-
-
-@pytest.mark.parametrize("name", NAMES[:4])
-def test_classes_unpickle_under_their_apex_names(name):
-    assert pickle.loads(f"capex.parallel\n{name}\n.".encode()) is getattr(parallel, name)
+pytestmark = pytest.mark.usefixtures("alias")
 
 
 def launch(folder, source, *arguments):

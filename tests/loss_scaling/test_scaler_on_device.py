@@ -5,6 +5,8 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from helpers import forked, fused_optimizers
+from helpers.dispatched import Watch
+from helpers.networks import ScaleReference
 
 import ampcompat
 from ampcompat import amp
@@ -13,42 +15,6 @@ pytestmark = pytest.mark.skipif(
     fused_optimizers.why_not("Adam") is not None,
     reason="this torch has no fused Adam on the CPU",
 )
-
-
-class CountReads:
-    """Counts what reads a tensor's value to the host, below autograd."""
-
-    def __enter__(self):
-        from torch.utils._python_dispatch import TorchDispatchMode
-
-        counter = self
-
-        class Mode(TorchDispatchMode):
-            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                counter.reads += "_local_scalar_dense" in str(function)
-                return function(*args, **(kwargs or {}))
-
-        self.reads = 0
-        self._mode = Mode()
-        self._mode.__enter__()
-        return self
-
-    def __exit__(self, *exc_info):
-        self._mode.__exit__(*exc_info)
-
-
-def expected_scales(pattern, window):
-    """The automaton of Specification 3.5, by hand: the scale after every step."""
-    scale, good, scales = 2.0**16, 0, []
-    for overflowed in pattern:
-        if overflowed:
-            scale, good = scale / 2, 0
-        else:
-            good += 1
-        if good == window:
-            scale, good = min(scale * 2, 2.0**24), 0
-        scales.append(scale)
-    return scales
 
 
 def make(level, **options):
@@ -74,13 +40,15 @@ def step(model, optimizer, overflowed):
 def test_the_numbers_are_the_automatons_and_skipped_steps_change_nothing(level, pattern):
     try:
         model, optimizer = make(level, growth_interval=3, verbosity=0)
+        reference = ScaleReference(3)
         for overflowed in pattern:
             before = [param.detach().clone() for param in amp.master_params(optimizer)]
             step(model, optimizer, overflowed)
+            reference.update(overflowed)
             after = [param.detach() for param in amp.master_params(optimizer)]
             assert all(torch.equal(old, new) for old, new in zip(before, after)) == overflowed
         scaler = ampcompat.current().scalers[0]
-        assert scaler.loss_scale() == expected_scales(pattern, 3)[-1]
+        assert scaler.loss_scale() == reference.scale
         assert amp.step_was_skipped(optimizer) == pattern[-1]
     finally:
         ampcompat.reset()
@@ -91,10 +59,10 @@ def test_a_step_reads_nothing_to_the_host(level):
     model, optimizer = make(level, verbosity=0)
     for overflowed in (False, True):
         step(model, optimizer, overflowed)
-    with CountReads() as counted:
+    with Watch() as watch:
         for overflowed in (False, True, False):
             step(model, optimizer, overflowed)
-    assert counted.reads == 0
+    assert watch.reads == 0
 
 
 def test_the_notice_comes_when_somebody_asks(capsys):

@@ -3,10 +3,8 @@
 import collections
 import dataclasses
 
-import numpy
 import pytest
 import torch
-from helpers import half_kernels
 from helpers.networks import initialize, session_of, settings_at, settings_of
 from helpers.pairing import paired
 
@@ -164,34 +162,6 @@ def test_token_ids_names_and_other_contents_stay(setting):
 
 
 @at_weights_levels
-@pytest.mark.parametrize(
-    "given",
-    [
-        3,
-        2.5,
-        None,
-        "text",
-        b"bytes",
-        torch.arange(3),
-        torch.tensor([True]),
-        half_kernels.complex_tensor(),
-        numpy.ones(3),
-        [1, "a", torch.arange(2)],
-        {"ids": torch.arange(2)},
-        Point("x", 1),
-        Batch(torch.arange(2), torch.arange(2), name="ids only"),
-    ],
-    ids=lambda given: type(given).__name__,
-)
-def test_what_holds_nothing_to_cast_passes_as_the_same_object(setting, given):
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        assert model(given) is given
-        assert model.seen[0][0] is given
-
-
-@at_weights_levels
 def test_the_callers_own_containers_are_not_changed(setting):
     with session_of(setting):
         model = Echo().to(setting.high)
@@ -236,19 +206,6 @@ def test_an_object_that_only_knows_to_is_asked(setting):
         initialize(setting, model)
         output = model(Opaque())
         assert model.seen[0][0].dtype is setting.low and output.dtype is setting.high
-
-
-@at_weights_levels
-def test_packed_sequences_are_cast(setting):
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        sequences = [torch.ones(length, 2, dtype=setting.high) for length in (3, 2)]
-        packed = torch.nn.utils.rnn.pack_sequence(sequences)
-        output = model(packed)
-        assert model.seen[0][0].data.dtype is setting.low
-        assert model.seen[0][0].batch_sizes.dtype is torch.int64
-        assert type(output) is type(packed) and output.data.dtype is setting.high
 
 
 @at_weights_levels

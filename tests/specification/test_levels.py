@@ -5,7 +5,6 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import loops
 from helpers.networks import each_setting, initialize, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
@@ -168,80 +167,6 @@ def test_other_levels_patch_no_functions_but_those_that_refuse_half_arguments(se
         assert functions() == before
 
 
-@settings_at(*FUNCTION_LEVELS)
-def test_a_cast_made_without_gradients_is_not_reused_with_them(setting):
-    with session_of(setting):
-        model, (x, _) = make_network(setting), make_batch(setting)
-        initialize(setting, model, sgd(model))
-        with torch.no_grad():
-            model(x)
-        model(x).sum().backward()
-        assert all(param.grad is not None for param in model.parameters())
-
-
-@settings_at(*FUNCTION_LEVELS)
-def test_a_cast_is_never_stale(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer)
-        model.eval()
-        with torch.no_grad():
-            for change in (
-                lambda: model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()}),
-                lambda: model[0].weight.data.clamp_(-0.01, 0.01),
-                lambda: model[0].weight.fill_(0.25),
-                lambda: setattr(model[0].weight, "data", model[0].weight.data * 4),
-            ):
-                old = model[0](batch[0])
-                change()
-                new = model[0](batch[0])
-                assert not torch.equal(old, new)
-                low = [tensor.to(setting.low) for tensor in (batch[0], model[0].weight, model[0].bias)]
-                expected = F.linear(*low)
-                assert torch.equal(new, expected)
-        old = model[0](batch[0])
-        train_step(model, optimizer, batch)
-        assert not torch.equal(model[0](batch[0]), old)
-
-
-@settings_at(*FUNCTION_LEVELS)
-def test_a_weight_used_twice_in_an_iteration_gets_both_gradients(setting):
-    with session_of(setting):
-        layer = torch.nn.Linear(2, 2, bias=False).to(setting.high)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
-        layer.weight.data = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=setting.high)
-        initialize(setting, layer, optimizer, loss_scale=128.0)
-        x = torch.eye(2, dtype=setting.high)
-        for _ in range(2):
-            optimizer.zero_grad()
-            loops.backward((layer(x) + layer(2 * x)).sum(), optimizer)
-            assert torch.equal(layer.weight.grad, torch.full((2, 2), 3.0, dtype=setting.high))
-            optimizer.step()
-
-
-class Doubling(torch.optim.SGD):
-    """An optimizer whose step computes with functions that the levels cast."""
-
-    dtypes = ()
-
-    def step(self, closure=None):
-        for group in self.param_groups:
-            for param in group["params"]:
-                square = torch.ones(2, 2, dtype=param.dtype)
-                self.dtypes += (torch.mm(square, square).dtype,)
-
-
-@settings_at(*FUNCTION_LEVELS)
-def test_optimizers_step_with_casts_off(setting):
-    with session_of(setting):
-        model = torch.nn.Linear(2, 2).to(setting.high)
-        optimizer = Doubling(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer)
-        optimizer.step()
-        assert optimizer.dtypes == (setting.high, setting.high)
-
-
 # -- masters -----------------------------------------------------------------------------------------------------------
 
 
@@ -271,20 +196,6 @@ def test_other_levels_have_no_masters(setting):
 
 
 @settings_at(*MASTER_LEVELS)
-def test_small_updates_add_up_in_the_masters(setting):
-    with session_of(setting):
-        layer = torch.nn.Linear(1, 1, bias=False).to(setting.high)
-        layer.weight.data.fill_(1.0)
-        tiny = torch.finfo(setting.low).eps / 8
-        optimizer = torch.optim.SGD(layer.parameters(), lr=tiny)
-        initialize(setting, layer, optimizer, loss_scale=1.0)
-        for _ in range(16):
-            optimizer.zero_grad()
-            loops.step(-layer(torch.ones(1, 1, dtype=setting.high)).sum(), optimizer)
-        assert layer.weight.item() == 1.0 + 16 * tiny
-
-
-@settings_at(*MASTER_LEVELS)
 def test_state_that_the_optimizer_has_is_recast_and_rekeyed_to_the_masters(setting):
     with session_of(setting):
         model, batch = make_network(setting), make_batch(setting)
@@ -304,33 +215,6 @@ def test_state_that_the_optimizer_has_is_recast_and_rekeyed_to_the_masters(setti
         train_step(model, optimizer, batch)
 
 
-@settings_at(*MASTER_LEVELS)
-def test_after_a_step_masters_are_rounded_into_the_model(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        train_step(model, optimizer, batch)
-        pairs = [pair for pair in zip(amp.master_params(optimizer), model.parameters()) if pair[0] is not pair[1]]
-        assert pairs
-        assert all(torch.equal(param.detach(), master.detach().to(setting.low)) for master, param in pairs)
-
-
-@settings_at(*MASTER_LEVELS)
-def test_a_group_added_later_gets_masters_too(setting):
-    with session_of(setting):
-        model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).to(setting.high)
-        optimizer = sgd(model[0])
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        optimizer.add_param_group({"params": list(model[1].parameters()), "lr": 0.5})
-        group = optimizer.param_groups[1]
-        assert group["lr"] == 0.5 and {param.dtype for param in group["params"]} == {setting.high}
-        before = model[1].weight.detach().clone()
-        loops.step(model[1](model[0](torch.ones(1, 2, dtype=setting.low))).sum(), optimizer)
-        assert not torch.equal(model[1].weight.detach(), before)
-        assert torch.equal(model[1].weight.detach(), group["params"][0].detach().to(setting.low))
-
-
 # -- state dicts of models ---------------------------------------------------------------------------------------------
 
 
@@ -348,18 +232,3 @@ def test_a_models_state_dict_is_float32(setting):
             kept = setting.has_masters or not setting.casts_weights or not value.is_floating_point()
             rounded = expected[name] if kept else expected[name].to(setting.low).to(setting.high)
             assert torch.equal(value, rounded)
-
-
-@each_setting
-def test_a_state_dict_loads_into_a_plain_model_and_back(setting):
-    with session_of(setting):
-        model, plain, batch = make_network(setting), make_network(setting, seed=5), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer)
-        train_step(model, optimizer, batch)
-        plain.load_state_dict(model.state_dict())
-        saved = {name: value.clone() for name, value in model.state_dict().items()}
-        train_step(model, optimizer, batch)
-        train_step(model, optimizer, batch)
-        model.load_state_dict(plain.state_dict())
-        assert all(torch.equal(value, saved[name]) for name, value in model.state_dict().items())

@@ -240,38 +240,6 @@ def test_one_model_trains_plainly_beside_one_that_does_not(setting, before, caps
 
 
 @with_masters
-def test_a_plain_pass_once_in_a_while_counts_beside_other_optimizers(setting):
-    with session_of(setting):
-        pair = Pair(setting)
-        for iteration in range(15):
-            pair.zero_grad()
-            pair.scaled(0)
-            pair.step(0)
-            pair.scaled(1)
-            if iteration % 7 == 6:
-                pair.plain(1)
-            pair.step(1)
-
-
-@each_setting
-@pytest.mark.parametrize("blocks", [9, 10, 30])
-def test_plain_gradients_count_however_many_blocks_another_optimizer_had_meanwhile(setting, blocks):
-    with session_of(setting):
-        pair = Pair(setting)
-        pair.scaled(1)
-        pair.step(1)
-        pair.zero_grad()
-        for _ in range(blocks):
-            pair.scaled(0)
-            pair.step(0)
-            pair.zero_grad(0)
-        for _ in range(2):
-            pair.plain(1)
-            pair.step(1)
-            pair.zero_grad()
-
-
-@with_masters
 def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_stepped_on(setting, capsys):
     with session_of(setting, verbosity=1):
         pair = Pair(setting)
@@ -283,18 +251,6 @@ def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_steppe
             pair.step(0)
             pair.step(1)
         assert "scaled by 128" in capsys.readouterr().out
-
-
-@with_masters
-def test_such_gradients_are_no_plain_ones_even_late_in_a_run(setting):
-    with session_of(setting):
-        pair = Pair(setting)
-        for iteration in range(20):
-            pair.zero_grad()
-            pair.scaled(1)
-            pair.scaled(0, *([1] if iteration > 14 else []))
-            pair.step(0)
-            pair.step(1)
 
 
 @with_masters

