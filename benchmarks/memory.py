@@ -13,8 +13,7 @@ The formula for Adam in mixed precision (Rajbhandari et al. 2020, "ZeRO", sectio
 gradients 2, float32 masters 4, first moments 4, second moments 4. Apex held 20 at O2: half and float32 gradients at
 the same time. ampcompat holds 18 and two bytes for each element of the last chunks (``tensor_lists.chunked``):
 float32 gradients, since optimizers may read them, but half ones are freed chunk by chunk while they are copied.
-The smallest params' gradients keep their memory between steps (``engine.optimizers.gradient_pool``, at most 4
-MiB). A second backward pass before the step (accumulation) holds 20.
+A second backward pass before the step (accumulation) holds 20.
 
 "O5-stored" is O5 with ``store_param_remainders=True``: 14 (weights 2, remainders 2, half gradients 2, moments 8), and
 the float32 values and gradients of one chunk of masters at a time, at most 1/64 of the params or the largest param.

@@ -156,7 +156,7 @@ def widened(tensors, models):
 
     Sparse ones come back coalesced.
     """
-    if any(tensor.is_sparse for tensor in tensors) or not features.has_foreach_copy():
+    if any([tensor.is_sparse for tensor in tensors]) or not features.has_foreach_copy():
         copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]
         copies = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in copies]
         return copies, grouped(copies)

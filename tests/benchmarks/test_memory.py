@@ -4,7 +4,6 @@ import pytest
 import torch
 from helpers import benchmark_files, half_kernels
 
-from ampcompat.engine.optimizers import gradient_pool
 from ampcompat.support import tensor_lists
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
@@ -28,9 +27,6 @@ def held(memory, level):
 @pytest.mark.parametrize("each", ["O2", "O5"])
 def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypatch, each):
     monkeypatch.setattr(tensor_lists, "CHUNK", LAYER)
-    monkeypatch.setattr(
-        gradient_pool, "LARGEST_POOL", 0
-    )  # this model is small enough to have all its gradients in a pool
     found = held(memory, each)
     assert found["backward"] <= memory.FORMULA + SMALL
     assert found["unscale"] <= 18 + 2 / LAYERS + SMALL
@@ -42,7 +38,6 @@ def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypat
 
 def test_the_count_sees_what_chunks_save(memory, monkeypatch):
     monkeypatch.setattr(tensor_lists, "CHUNK", 10 * LAYERS * LAYER)
-    monkeypatch.setattr(gradient_pool, "LARGEST_POOL", 0)
     assert held(memory, "O2")["unscale"] >= 20
 
 

@@ -25,23 +25,21 @@ import torch
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors, features
-from . import gradient_pool
 
 _VERSION = operator.attrgetter("_version")
 
 
 class MasterChunk:
-    """Half params of a model, their masters (pairwise), and optionally a pool for the masters' gradients.
+    """Half params of a model and their masters, pairwise.
 
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
     """
 
-    __slots__ = ("models", "masters", "is_new", "_pool", "_half_versions", "_master_versions")
+    __slots__ = ("models", "masters", "is_new", "_half_versions", "_master_versions")
 
-    def __init__(self, pairs, pool=None):
+    def __init__(self, pairs):
         self.models, self.masters = map(list, zip(*pairs))
         self.is_new = True  # no step yet
-        self._pool = pool
         self.note_versions()
 
     def note_versions(self):
@@ -135,20 +133,15 @@ class MasterChunk:
                 are added.
             may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk``.
         """
-        models, masters, pool = self.models, self.masters, self._pool
+        models, masters = self.models, self.masters
         grads = list(map(stored_gradient, models))
         if any([grad is None for grad in grads]):
             kept = [index for index, grad in enumerate(grads) if grad is not None]
             models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
-            pool = None
         if not grads:
             return
         is_added = tensor_lists.have_gradients(masters)
-        copies = None if pool is None or is_added else pool.filled(grads)
-        if copies is None:
-            copies, groups = tensor_lists.widened(grads, masters)
-        else:
-            groups = [[pool.flat]]
+        copies, groups = tensor_lists.widened(grads, masters)
         del grads
         for model in models:
             set_stored_gradient(model, None)
@@ -168,10 +161,6 @@ class MasterChunk:
             else:
                 set_stored_gradient(model, None)
 
-    def gradient_memory(self):
-        """Return the pool's tensor, which stays allocated between steps, or None. Memory measurement uses it."""
-        return None if self._pool is None else self._pool.flat
-
     def stored_memory(self):
         """Return the tensors that masters without values are stored in: none. Memory measurement uses it."""
         return []
@@ -179,39 +168,6 @@ class MasterChunk:
 
 def _versions(params):
     return list(map(_VERSION, params))
-
-
-def chunks_of(pairs):
-    """Return the ``MasterChunk`` lists of (model, master) pairs, those with a pool first.
-
-    A pool's memory is allocated already, so moving its gradients first only frees half gradients. Moved last, they
-    would still be allocated beside all float32 gradients, and the peak would be higher.
-    """
-    small, rest = _set_apart(pairs)
-    pooled = [MasterChunk(each, gradient_pool.GradientPool([master for _, master in each])) for each in small]
-    return pooled + [MasterChunk(each) for each in tensor_lists.chunked(rest)]
-
-
-def _set_apart(pairs):
-    """Split (model, master) pairs into lists of small ones that can share a pool, and all others."""
-    small, rest, elements_left = {}, [], {}
-    for pair in sorted(pairs, key=lambda pair: pair[1].numel()):
-        master = pair[1]
-        key = (master.device, master.dtype)
-        left = elements_left.get(key, gradient_pool.LARGEST_POOL) - gradient_pool.padded(master)
-        if left < 0 or not _is_plain(master):
-            rest.append(pair)
-        else:
-            elements_left[key] = left
-            small.setdefault(key, []).append(pair)
-    return list(small.values()), rest
-
-
-def _is_plain(master):
-    kind = type(master)
-    is_plain = kind in (torch.Tensor, torch.nn.Parameter) or fake_tensors.is_fake_type(kind)
-    is_plain = is_plain and master.layout is torch.strided
-    return is_plain and features.counts_storage_uses() and master.is_contiguous()
 
 
 class Snapshot:

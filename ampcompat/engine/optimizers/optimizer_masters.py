@@ -14,7 +14,7 @@ from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import Snapshot, chunks_of, make_master, recast
+from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast
 from .stored_chunk import RemainderChunk, remainder_chunks_of
 
 
@@ -154,7 +154,7 @@ class OptimizerMasters:
 
     def _chunks_of(self, pairs):
         stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
-        return chunks_of(rest) + stored
+        return [MasterChunk(each) for each in tensor_lists.chunked(rest)] + stored
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""

@@ -9,9 +9,11 @@ from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_g
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
-from .gradient_pool import ALIGNMENT
 from .half_and_master_chunks import MasterChunk
 from .stored_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
+
+#: Masters begin at multiples of so many elements in the memory of their chunk: aligned tensors are faster.
+ALIGNMENT = 16
 
 
 class RemainderChunk(MasterChunk):

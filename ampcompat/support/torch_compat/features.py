@@ -198,25 +198,6 @@ def foreach_moves_versions(device_type):
     return tensor._version != version
 
 
-@tried_once
-def counts_storage_uses():
-    """Return whether torch counts the tensors that share memory, and copies lists of tensors.
-
-    Tensors held only by C++, such as another param's ``grad``, must be counted too; torch 2.1 to 2.5 do not count them.
-    """
-    if not hasattr(torch._C, "_storage_Use_Count") or not has_foreach_copy():
-        return False
-    gradient, param = torch.zeros(1, device="cpu"), torch.nn.Parameter(torch.zeros(1, device="cpu"))
-    before = sys.getrefcount(gradient)
-    param.grad = gradient
-    return sys.getrefcount(gradient) > before
-
-
-def storage_uses(address):
-    """Return the number of tensors, in Python and C++, that share the storage whose ``_cdata`` is ``address``."""
-    return torch._C._storage_Use_Count(address)
-
-
 @functools.lru_cache(maxsize=None)
 def has_complex_views():
     """Return whether a complex tensor can be viewed as a real one (1.6)."""

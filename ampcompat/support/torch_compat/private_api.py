@@ -45,7 +45,6 @@ _TENSORS = (
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
     + _rows("torch", "_sparse_sum", "torch.sparse.sum accumulates in float32 if half is emulated", "it adds up in half")
     + _rows("torch.UntypedStorage", "_cdata", "each memory is counted once", "no memory report", "2.13.0")
-    + _rows("torch._C", "_storage_Use_Count", "memory of gradients is used again", "it is allocated anew", "2.13.0")
     + _rows(
         "torch.ops.aten", "_to_copy", "the memory report knows copies of weights", "no list of allocations", "1.12.1"
     )

@@ -128,9 +128,7 @@ class MemoryMeter:
             return
         if self._is_in_step:
             self._find_static_tensors()
-        gradients = sizes_in(
-            [stored_gradient(param) for param in self._params] + [chunk.gradient_memory() for chunk in self._chunks]
-        )
+        gradients = sizes_in([stored_gradient(param) for param in self._params])
         kinds, temporaries = self._count(gradients)
         usage, total = self._usage, kinds.total
         usage.peak_by_kind = usage.peak_by_kind.maximum(kinds)
@@ -171,7 +169,7 @@ class MemoryMeter:
         params = [param for model in models for param in model.parameters()]
         records = [record for record in map(record_of, optimizers) if record is not None]
         masters = [pair.master for record in records for pair in record.pairs()]
-        self._chunks = [chunk for record in records for chunk in record.masters.chunks]  # buffers of gradients
+        self._chunks = [chunk for record in records for chunk in record.masters.chunks]
         grouped = [param for optimizer in optimizers for group in optimizer.param_groups for param in group["params"]]
         self._params = list({id(param): param for param in params + masters + grouped}.values())  # may have gradients
         yield "parameters", params
