@@ -14,7 +14,7 @@ SOURCES = [
     for name in ("report_data.py", "schema.py")
 ]
 #: The dataclasses in the order of the page.
-CLASSES = "Report Run Speed Equivalence Series Memory Finding OpDifference StepComparison".split()
+CLASSES = "Report Run Speed Equivalence Series Memory Finding".split()
 HEAD = """# What is in the JSON form of a report?
 
     $ ampcompat ab --json report.json.gz train.py

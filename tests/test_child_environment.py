@@ -23,7 +23,6 @@ TOLD = {
     "device": "cpu",
     "forces_level": True,
     "command_for_cpu": "ampcompat run --device cpu train.py 'a b'",
-    "first_difference": '{"step": 1}',
 }
 
 

@@ -102,43 +102,6 @@ class Equivalence:
 
 
 @dataclass
-class OpDifference:
-    """An operation of a step whose result is not the baseline's."""
-
-    module: Optional[str] = None  # the module's name; null outside every model
-    op: str = ""  # the function called, such as `softmax`
-    direction: str = special(choice("forward", "backward"), default="forward")  # the pass in which it runs
-    #: its error on the baseline's inputs, as the root mean square of the error, over eps of `unit` times that of
-    #: the baseline's result
-    introduced: float = 0.0
-    inherited: float = 0.0  # the error that its own inputs add to that
-    unit: str = "float32"  # the dtype of its rounding
-    told: str = ""  # what is wrong with it; empty if the error is its dtype's rounding
-    kernel: str = ""  # its name in `torch.ops`
-    call: int = 0  # which call of the module in the step, from 0
-    line: str = ""  # `FILE:LINE` of the script; for a gradient, that of the forward pass
-    source: str = ""  # this line
-    shapes: List[List[int]] = field(default_factory=list)  # of its tensors, the result last
-    dtypes: List[str] = field(default_factory=list)  # of the same tensors
-
-
-@dataclass
-class StepComparison:
-    """What was compared by `ab --first-difference`."""
-
-    baseline: str = "O0"  # the row to compare with
-    row: str = ""  # the level or variant
-    step: int = 1  # the number of the optimizer step, from 0
-    checked: int = 0  # operations that were repeated on the baseline's inputs
-    unchecked: int = 0  # operations that could not be repeated: other shapes, or tensors left out
-    left_out: int = 0  # tensors beyond the limit of the temporary folder
-    #: the first operation that only one of the two has, or that has different shapes or data
-    parted: Optional[OpDifference] = None
-    #: the ten operations with the largest introduced errors, relative to their results
-    largest: List[OpDifference] = field(default_factory=list)
-
-
-@dataclass
 class Run:
     """One level of a script, trained once. Long series are stored in arrays, whatever sequence type is passed."""
 
@@ -213,9 +176,6 @@ class Report:
     baseline: str = "O0"  # the level that the others are compared with
     runs: Dict[str, Run] = field(default_factory=dict)  # the levels
     advice: str = ""  # which level is recommended, and remarks on the measurement; one line each
-    #: the first operation with an error that its dtype does not explain; null without one
-    first_difference: Optional[OpDifference] = None
-    step_comparison: Optional[StepComparison] = None  # what `--first-difference` compared
 
     def add(self, level, repeat, run):
         """Put the ``repeat``-th run of a level in its place; missing earlier runs count as interrupted."""

@@ -10,13 +10,10 @@ import sys
 
 from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
-from ..abtest.report.text import to_text
 from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
 from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
-from ..support import terminal
 from . import fail_on_options
-from .ab_first_difference import compare_step
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
@@ -39,8 +36,6 @@ def ab(arguments):
         report, missing = begin_or_resume(options, options.command, planned)
     except AmpError as error:
         parser.error(str(error))
-    if options.first_difference:
-        return _first_difference(parser, options, report, planned)
     if options.plan:
         return _plan(parser, options.plan, report, planned)
     print(describe_plan(options, planned, missing), file=sys.stderr)
@@ -109,20 +104,6 @@ def _forecast(options, command):
     print_forecast(found, command, options.details)
     print()
     return found
-
-
-def _first_difference(parser, options, report, planned):
-    """Compare one step, print and write the result, and return the exit code: 0 if no difference is reported."""
-    progress = make_progress(steps=options.steps, runs=2)
-    try:
-        interrupted = _interruptible(compare_step, options, report, planned, progress)
-        if interrupted is not None:
-            return interrupted
-    except (AmpError, OSError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return ALL_FAILED
-    print(to_text(report, terminal.columns(least=80, most=100)))
-    return 0 if _write_files(parser, options, report) else ALL_FAILED
 
 
 def _plan(parser, folder, report, planned):

@@ -24,11 +24,6 @@ EXCLUSIONS = (
     ),
     ("find_keep_fp32", "control", "it requires the variation between the baseline's seeds"),
     ("find_keep_fp32", "variants against", "it searches for the layers of one level"),
-    (
-        "first_difference",
-        "plan resume live find_keep_fp32 forecast levels png csv tensorboard markdown latex launcher",
-        "it compares one step and does not train",
-    ),
 )
 
 
@@ -56,8 +51,6 @@ def new_parser():
     add("--forecast", action="store_true", help=told)
     search = "search for the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
-    first = "compare one step with the baseline's op by op, without training: which op is the first to differ?"
-    add("--first-difference", metavar="LEVEL", help=first + " A level, or the name of a variant")
     add("--dry-run", action="store_true", help="print what would be run, and run nothing")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
     _add_process_options(add)
@@ -150,8 +143,6 @@ def checked_command(parser, options):
     _set_jobs(parser, options)
     if options.find_keep_fp32:
         options.levels = [options.find_keep_fp32]
-    if options.first_difference:
-        _choose_compared(parser, options)
     fail_on_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options)
@@ -181,21 +172,6 @@ def _check_syntax(parser, path):
     except SyntaxError as error:
         told = "{}, line {}: {}: {}: {}".format(path, error.lineno, type(error).__name__, error.msg, error.text or "")
         parser.error(told.rstrip().rstrip(":"))
-
-
-def _choose_compared(parser, options):
-    """Determine the row that ``--first-difference`` compares with the baseline."""
-    name = options.first_difference
-    variants = [each for each, _ in ([options.against] if options.against else []) + (options.variants or [])]
-    if name not in variants:
-        try:
-            options.levels = [parse_level(name)]
-        except argparse.ArgumentTypeError as error:
-            names = ", nor a variant: {}".format(", ".join(variants)) if variants else ""
-            parser.error(f"--first-difference: {error}{names}")
-    if name == options.baseline or (name == "O0" and options.baseline is None):
-        parser.error(f"--first-difference {name}: {name} is the baseline; give the row to compare with it")
-    options.control = False
 
 
 def _check_environment(parser):

@@ -42,7 +42,6 @@ class ChildEnvironment:
         device: what CUDA is redirected to.
         forces_level: whether the level is forced on scripts without Apex too.
         command_for_cpu: the command to recommend if CUDA is missing. The alias ``apex`` reads it too.
-        first_difference: the task of ``ab --first-difference``, as JSON.
         has_alias: whether ``import apex`` finds ampcompat's.
         is_uncompiled: whether torch.compile compiles nothing, since calls in compiled code cannot be observed.
     """
@@ -62,7 +61,6 @@ class ChildEnvironment:
     device: Optional[str] = _told("DEVICE")
     forces_level: Optional[bool] = _told("FORCES_LEVEL", _flag)
     command_for_cpu: Optional[str] = _told("COMMAND_FOR_CPU")
-    first_difference: Optional[str] = _told("FIRST_DIFFERENCE")
     has_alias: Optional[bool] = None
     is_uncompiled: bool = False
 

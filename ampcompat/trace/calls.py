@@ -55,24 +55,11 @@ class OperationCalls(thread_context.DispatchMode):
 
     Subclasses define ``called(function, args, kwargs)``, which calls the operation and returns its result. In forked
     workers, which inherit the mode, it is not called.
-
-    Attributes:
-        is_entered: whether the context is entered.
     """
-
-    is_entered = False
 
     def __init__(self):
         super().__init__()
         self._process = os.getpid()
-
-    def __enter__(self):
-        self.is_entered = True
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        self.is_entered = False
-        return super().__exit__(*error)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         """Call an operation by ``called``."""

@@ -87,14 +87,6 @@ class ModuleStack:
         """Return the models that are still alive, each with its number."""
         return [(number, model()) for number, model in enumerate(self._models) if model() is not None]
 
-    def tensors(self):
-        """Return ``{(model, name): tensor}`` of all params and buffers; a shared one has its first name."""
-        found = {}
-        for number, model in self.models():
-            for named in (model.named_parameters(), model.named_buffers()):
-                found.update({(number, name): tensor for name, tensor in named})
-        return found
-
     def begin_step(self):
         """Count calls from 0 again, and update the names of the models' modules."""
         self._calls, self._places = {}, weakref.WeakKeyDictionary()

@@ -9,5 +9,5 @@ def test_each_fact_about_a_function_stands_once():
 
 
 def test_a_function_has_the_facts_of_all_its_rows():
-    assert function_facts.FACTS["add"] == function_facts.FunctionFacts(adds=True, is_difference=True, keeps_sign=True)
-    assert "add" in function_facts.having("adds") and "cat" not in function_facts.having("adds")
+    assert function_facts.FACTS["add"] == function_facts.FunctionFacts(is_difference=True, keeps_sign=True)
+    assert "add" in function_facts.having("is_difference") and "cat" not in function_facts.having("is_difference")

@@ -12,7 +12,7 @@ from ...support.terminal import printable
 from .. import row_names
 from ..judging.advice import recommended_level
 from ..judging.summary import summarize
-from . import build_charts, first_difference_text, renderer, tables
+from . import build_charts, renderer, tables
 
 #: The number of causes of skipped steps that are shown; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
@@ -43,7 +43,6 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
         command=_command,
         tables=tables,
-        step_differences=first_difference_text,
         overview=tables.levels(reports),
         charts=[_figure(chart, has_picture=live is None) for chart in drawn],
         live=live,

@@ -6,7 +6,7 @@ from ..judging.failures import failure, nonfinite_starts
 from ..judging.summary import summarize
 from ..judging.verdict import ACCEPTED, BASELINE
 from ..row_names import are_scripts
-from . import first_difference_text, tables
+from . import tables
 
 #: Columns that are left out, in this order, if the terminal is too narrow for all.
 OPTIONAL = ("samples/s", "ms/step", "to target", "peak")
@@ -23,13 +23,9 @@ def to_text(report, width=100, details=False, summary=None):
         summary: the result of ``summarize(report)``, if known.
     """
     summary = summary or summarize(report)
-    compared = _step_comparison(report, width)
-    if compared and not report.runs:
-        return "\n\n".join([_heading(report, width)] + compared)
     overview = tables.levels([("", report, summary)])._replace(title="")
     blocks = [_heading(report, width)]
     blocks.append(_table(overview, width, has_notes=True))
-    blocks += compared
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
         blocks.append(_sentences(_overflows(report), width))
@@ -69,12 +65,6 @@ def _by_verdict(report, has_reasons=True):
             told = reason if reason.startswith(told) else f"{told}: {reason}"
         found.setdefault(told, []).append(level)
     return ["{} {}".format(", ".join(levels), verdict) for verdict, levels in found.items()]
-
-
-def _step_comparison(report, width):
-    """Return the results of ``--first-difference``, in blocks."""
-    told = [_sentences(each, width) for each in first_difference_text.paragraphs(report)]
-    return told + [_table(each, width) for each in first_difference_text.table(report)]
 
 
 def _heading(report, width):

@@ -15,13 +15,10 @@ class FunctionFacts(NamedTuple):
     follows_first: bool = False  # its result has the dtype of its first argument, whatever the others have
     is_outside_forward: bool = False  # it is not part of a forward pass
     is_uninitialized: bool = False  # its result has no values yet
-    is_copy: bool = False  # an operator, other than a view, whose result has the values of the input
     is_composed: bool = False  # a Python function of torch.nn.functional whose inner calls are recorded
-    is_unspecific: bool = False  # its name says less than those of the functions that it calls
     is_norm: bool = False  # it subtracts a mean
     is_softmax: bool = False  # or it begins with one
     is_reduction: bool = False  # it sums many numbers
-    adds: bool = False  # an operator that adds inputs or their products: that of absolute values bounds its rounding
     is_difference: bool = False  # of its inputs, which may cancel
     is_relative_to_input: bool = False  # its relative error equals the absolute error of its input
     is_bounded: bool = False  # its result for inf is finite where that in float32 is in range: it saturates or selects
@@ -54,19 +51,12 @@ _ROWS = (
     (dict(follows_first=True), "__setitem__ embedding_bag index_fill masked_fill masked_scatter"),
     (dict(is_outside_forward=True), _OUTSIDE_FORWARD),
     (dict(is_uninitialized=True), "empty empty_like empty_permuted empty_strided new_empty new_empty_strided"),
-    (dict(is_copy=True), "_to_copy _unsafe_view alias clone contiguous copy_ detach lift_fresh lift_fresh_copy"),
     (dict(is_composed=True), "gumbel_softmax multi_head_attention_forward normalize"),
-    (dict(is_unspecific=True), "multi_head_attention_forward"),
     (dict(is_norm=True, follows_first=True), "batch_norm group_norm instance_norm layer_norm"),
     (dict(is_softmax=True), "cross_entropy log_softmax softmax"),
     (
         dict(is_reduction=True),
         "cdist cumprod cumsum dist l1_loss logsumexp matrix_norm mean mse_loss norm prod std sum var vector_norm",
-    ),
-    (
-        dict(adds=True),
-        "add addmm addmv baddbmm bmm convolution convolution_backward cumsum dot embedding_dense_backward index_add "
-        "mean mm mv scatter_add sub sum",
     ),
     (dict(is_difference=True), "add huber_loss l1_loss mse_loss rsub smooth_l1_loss sub subtract"),
     (dict(is_relative_to_input=True), "cross_entropy exp log_softmax logsumexp softmax"),

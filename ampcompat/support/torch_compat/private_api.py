@@ -14,7 +14,6 @@ LOOP = "a loop over the tensors does the same, more slowly"
 NO_MODES = "half products on a CPU are not computed in float32 at O2, O3 and O5"
 NO_TRANSFORM = "no effect: a torch without it has no function transforms"
 BROKEN = "ampcompat does not work"
-NO_DIFFERENCE = "`ab --first-difference` ends with an error that gives the required torch"
 SKIPPED = "`run --device` skips the row"
 
 
@@ -91,9 +90,6 @@ _AUTOGRAD = (
     )
     + _rows("torch._C._functorch", "peek_interpreter_stack", "no cached copies in transforms", NO_TRANSFORM, "2.13.0")
     + _rows("torch._C", "_current_graph_task_id", "tells passes within passes", "no level for plain scripts", "2.13.0")
-    + _rows("torch._C", "_current_autograd_node", "which forward operation a gradient is of", NO_DIFFERENCE, "2.13.0")
-    + _rows("torch.autograd", "_get_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
-    + _rows("a node of the graph", "_sequence_nr", "the same", NO_DIFFERENCE, "2.13.0")
     + _rows("torch._C", "_len_torch_dispatch_stack", "no copies of other modes", "there are no fake tensors", "2.0")
     + _rows("torch._C", "_get_tracing_state", "no cached copies in torch.jit.trace", "a traced copy may be a constant")
 )
@@ -308,7 +304,6 @@ def _scheduled():
 _SAMPLES = {
     "torch.nn.Module()": torch.nn.Module,
     "torch.autocast('cpu')": lambda: torch.autocast("cpu"),
-    "a node of the graph": lambda: torch.ones(1, requires_grad=True).exp().grad_fn,
     "a GradScaler": lambda: torch.amp.GradScaler("cpu"),
     "a state of fully_shard": _sharding_state,
     "a ZeroRedundancyOptimizer": _zero_redundancy,

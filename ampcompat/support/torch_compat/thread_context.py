@@ -38,16 +38,6 @@ def is_in_backward():
     return _graph_task_id() != -1
 
 
-#: The node of the autograd graph whose gradient is being computed (torch 2.0), or None.
-autograd_node = getattr(torch._C, "_current_autograd_node", _never)
-
-
-#: The sequence number that this thread's next autograd node gets (torch 1.13).
-next_sequence_number = getattr(torch.autograd, "_get_sequence_nr", _zero)
-
-#: Whether this torch has the two above.
-HAS_AUTOGRAD_NODES = autograd_node is not _never and next_sequence_number is not _zero
-
 #: The base class of dispatch modes (torch 1.13); ``object`` in torch without them.
 DispatchMode = getattr(getattr(torch.utils, "_python_dispatch", None), "TorchDispatchMode", object)
 #: The base class of function modes (torch 2.0); ``object`` in torch without them.

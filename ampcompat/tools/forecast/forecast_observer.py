@@ -9,6 +9,7 @@ from typing import Dict, List, NamedTuple
 
 import torch
 
+from ... import amp
 from ...abtest.judging import curves
 from ...apex.multi_tensor.foreach_ops import norms
 from ...engine.models.cast_weights import is_batch_norm
@@ -19,7 +20,6 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
 from ...trace.exponents import Stats, TensorSamples
-from ..stated_options import StatedOptions
 from . import forecast_json
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep
@@ -101,12 +101,12 @@ class ForecastObserver(Observer):
         self._optimizers = {}  # id(param) -> (class of its optimizer, its eps)
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
         self._largest = {}  # device -> the largest gradient at each step of an optimizer
-        self.steps, self._stated = [], StatedOptions()
+        self.steps, self._stated = [], {}
         self._half_dtypes = {}  # names of dtypes, as keys
 
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
-        self._stated.record(self._patches)
+        self._patches.set(amp, "_initialize", self._noting_options(amp._initialize))
         self._calls.start()
         self._begin()
         return self
@@ -115,6 +115,16 @@ class ForecastObserver(Observer):
         self._end()
         self._calls.stop()
         self._patches.undo()
+
+    def _noting_options(self, initialize):
+        """Return ``amp._initialize`` that notes the last value of each argument that is not None."""
+
+        def noting(stated):
+            kept = {name: value for name, value in self._stated.items() if stated.get(name) is None}
+            self._stated = {**stated, **kept}
+            return initialize(stated)
+
+        return noting
 
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
@@ -165,7 +175,7 @@ class ForecastObserver(Observer):
             self.steps,
             params,
             frozenset(norms),
-            self._stated.options,
+            self._stated,
             losses,
             gradients,
             self._updates.problems,

@@ -17,7 +17,7 @@ from ...engine.op_table.function_facts import functional, having
 from ...support.nested import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
-from ...support.torch_compat.thread_context import autograd_node
+from ...support.torch_compat.thread_context import is_in_backward
 from ...trace.calls import FunctionCalls
 
 _COMPOSED = functional("is_composed")
@@ -90,7 +90,7 @@ class OpCounter(FunctionCalls):
                 or self._calls_of_row is not None
                 or self.is_paused
                 or self._owner != (os.getpid(), threading.get_ident())
-                or autograd_node() is not None
+                or is_in_backward()
                 or is_bookkeeping()
             ):
                 return wrapper(*args, **kwargs)
@@ -127,7 +127,7 @@ class OpCounter(FunctionCalls):
 
     def called(self, name, function, args, kwargs):
         """Call a function, and count it."""
-        if autograd_node() is not None:  # a checkpoint is recomputed in a backward pass
+        if is_in_backward():  # a checkpoint is recomputed in a backward pass
             return function(*args, **kwargs)
         if self._calls_of_row is not None:
             dtypes = _dtypes((args, kwargs))
