@@ -9,7 +9,7 @@ from types import FunctionType
 
 import torch
 
-from ..engine.casting import other_patches, torch_compile
+from ..engine.casting import patch_targets, torch_compile
 from ..errors import AmpValueError
 from ..support.patching import PatchStack
 from ..support.torch_compat import features, torch_names
@@ -118,7 +118,7 @@ class Redirection:
         _fill_torch_caches()
         try:
             self._apply(None, *[name for name in name_table.LAZY_MODULES if name in sys.modules])
-            other_patches.script_originals(self._originals, self._patches)
+            patch_targets.script_originals(self._originals, self._patches)
             torch_compile.patch_compile(self._patches)
         except BaseException:
             self.undo()

@@ -11,7 +11,7 @@ from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
 from ..op_table import expansion, function_dtypes
-from . import emulated_half_arithmetic, mixed_arguments, other_patches, patch_targets, torch_compile
+from . import emulated_half_arithmetic, patch_targets, refused_calls, torch_compile
 
 #: Rows with the rule "promote" that are products too.
 _PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
@@ -85,7 +85,7 @@ def keep_from_compiler(patches):
 
     That of torch 2.5 returns the results of another function from compiled code of ``__torch_function__``.
     """
-    methods = [(HalfMode, name) for name in ("_is_for", "_is_mixed_norm", "_computed")]
+    methods = [(HalfMode, name) for name in ("_is_for", "_computed")]
     torch_compile.patch_compile(patches, {HalfMode.__torch_function__.__code__}, methods)
 
 
@@ -100,9 +100,7 @@ class HalfMode(thread_context.FunctionMode):
         super().__init__()
         self.low, self.high = dtypes
         self._emulated = _emulated_functions()
-        self._widened = mixed_arguments.without_half_kernels(dtypes)  # a model may have stored torch's own functions
-        has_mixed_kernel = features.has_mixed_batch_norm("cpu", *dtypes)
-        self._norms = () if has_mixed_kernel else [getattr(torch.nn.functional, name) for name in other_patches.NORMS]
+        self._widened = refused_calls.without_half_kernels(dtypes)  # a model may have stored torch's own functions
 
     def __reduce__(self):  # half is emulated, or not, as on the machine that loads the pickle
         return mode_for, (DtypePair(self.low, self.high),)
@@ -119,8 +117,6 @@ class HalfMode(thread_context.FunctionMode):
             return self._computed(function, args, kwargs)
         if function in self._widened:
             return self._widened[function](*args, **kwargs)
-        if function in self._norms and self._is_mixed_norm(*args, **kwargs):
-            return function(args[0].to(self.high), *args[1:], **kwargs).to(self.low)
         if function in _WALKED_TYPES:
             with self:
                 return without_mode_checks(function)(*args, **kwargs)
@@ -135,9 +131,6 @@ class HalfMode(thread_context.FunctionMode):
             tensor.dtype is low and emulated_half_arithmetic.is_plain(type(tensor)) and tensor.device.type == "cpu"
             for tensor in found
         )
-
-    def _is_mixed_norm(self, input=None, *args, **kwargs):
-        return isinstance(input, torch.Tensor) and other_patches.is_mixed_norm(self.low, input, args, kwargs)
 
     def _computed(self, function, args, kwargs):
         call = emulated_half_arithmetic.EmulatedCall(self.low, self.high)

@@ -17,8 +17,8 @@ from . import (
     autocast_flags,
     autograd,
     emulated_half_arithmetic,
+    layers,
     left_to_autocast,
-    other_patches,
     patch_targets,
     torch_compile,
     wrappers,
@@ -26,8 +26,16 @@ from . import (
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
 from .data_loading import pause_loading
-from .recurrent_layers import accept_any_floating_input, reread_recurrent_kernels
-from .thread_state import InForward, InRegion, InRegionOfForward, KeepingCopies, Paused, Switch, WithFlags
+from .thread_state import (
+    InForward,
+    InRegion,
+    InRegionOfForward,
+    KeepingCopies,
+    Paused,
+    Switch,
+    WithFlags,
+    cast_around_regions,
+)
 from .weight_cache import AutocastCache, WeightCache, is_weight
 
 _Tensor = torch.Tensor
@@ -116,23 +124,23 @@ class OpTableBackend(CastBackend):
         return to_low
 
     def open(self, patches, is_regional=False):
-        originals = [
-            patch_targets.replace(patches, owner, row.name, self._wrapper_of(row))
+        placed = [
+            (owner, row)
             for owner, row in patch_targets.place(self.rows)
             if wrappers.around or not _is_promoted_by_torch(row)
         ]
+        patch_targets.replace_all(patches, [(owner, row.name, self._wrapper_of(row)) for owner, row in placed])
+        codes = {code for owner, row in placed for code in wrappers.codes(getattr(owner, row.name))}
         autograd.pause_backward(self, patches)
         autograd.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
-        other_patches.script_originals(originals, patches)
         if self.has_autocast:
-            other_patches.cast_around_regions(self._switch, self._autocast_cache, patches)
-        accept_any_floating_input(self._caster.is_exempt, patches)
-        other_patches.compute_norms_wide(self._caster, patches)
-        reread_recurrent_kernels(patches)
+            cast_around_regions(self._switch, self._autocast_cache, patches)
+        layers.accept_any_floating_input(self._caster.is_exempt, patches)
+        layers.compute_norms_wide(self._caster, patches)
+        layers.reread_recurrent_kernels(patches)
+        layers.turn_off_fast_paths(patches)
         pause_loading(self, patches)
-        other_patches.turn_off_fast_paths(patches)
-        codes = {code for owner, name, _ in originals for code in wrappers.codes(getattr(owner, name))}
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:

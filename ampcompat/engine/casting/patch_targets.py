@@ -1,4 +1,4 @@
-"""Find the owner of an op table row in the installed torch, and replace a function there in its own form.
+"""Find the owner of an op table row in the installed torch, and replace functions there.
 
 One owner may be named by a string in one row and be a module object in another (a user's registration), so rows are
 compared by the object that they name.
@@ -7,8 +7,10 @@ compared by the object that they name.
 import functools
 import inspect
 
+import torch
 from torch.nn.modules import rnn
 
+from ...support.patching import PatchStack
 from ...support.torch_compat import torch_names
 
 
@@ -30,15 +32,36 @@ def place(rows):
     return list(placed.values())
 
 
-def replace(patches, owner, name, wrap):
-    """Set ``owner.name`` to ``wrap`` of the function there, keeping its form (static method, class method or plain).
+def replace_all(patches, replacements):
+    """Replace functions, each in its own form (static method, class method or plain), until ``patches`` is undone.
 
-    Returns:
-        (owner, name, what was there), with which the original can be set again.
+    ``torch.jit.script`` looks functions up by identity, so it finds torch's own while it runs: for the whole process,
+    for milliseconds, as a rule when modules are imported or built.
+
+    Args:
+        replacements: (owner, name, function that returns the replacement of a function).
     """
-    raw = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
-    patches.set(owner, name, _same_form(raw, wrap))
-    return owner, name, raw
+    replaced = []
+    for owner, name, wrap in replacements:
+        raw = inspect.getattr_static(owner, name) if isinstance(owner, type) else getattr(owner, name)
+        replaced.append((owner, name, raw))
+        patches.set(owner, name, _same_form(raw, wrap))
+    script_originals(replaced, patches)
+
+
+def script_originals(replaced, patches):
+    """Let ``torch.jit.script`` compile the functions that were replaced: (owner, name, what was there)."""
+    script = torch.jit.script
+
+    @functools.wraps(script)
+    def script_with_originals(obj, optimize=None, _frames_up=0, *args, **kwargs):
+        with PatchStack() as restored:
+            for owner, name, raw in reversed(replaced):  # the first replacement of a function is that of the original
+                restored.set(owner, name, raw)
+            # The globals of a scripted class are those of the caller, one frame further up from here.
+            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+
+    patches.set(torch.jit, "script", script_with_originals)
 
 
 def _same_form(raw, wrap):

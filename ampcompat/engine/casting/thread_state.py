@@ -8,6 +8,7 @@ thread, and in any other thread only while it is in the ``forward`` of an initia
 without autocast, so that all threads cast alike, whenever they began, and none is left with a flag.
 """
 
+import functools
 import os
 import threading
 import weakref
@@ -260,3 +261,33 @@ class InForward(WithFlags):
     def __exit__(self, *exc_info):
         self._switch.local.copies = self._copies
         super().__exit__(*exc_info)
+
+
+def cast_around_regions(switch, autocast_cache, patches):
+    """Set autocast's flags around a region that a script opens in a thread which casts without them.
+
+    So ``torch.autocast(enabled=False)`` turns casts off there, as in the main thread. A region may have another dtype,
+    which autocast's cache ignores: it is cleared.
+    """
+    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
+
+    @functools.wraps(enter)
+    def __enter__(region):
+        autocast_cache.clear()
+        flags = WithFlags(switch) if switch.casts_without_flags() else None
+        if flags is not None:
+            flags.__enter__()
+        vars(region).setdefault("_amp_flags", []).append(flags)
+        return enter(region)
+
+    @functools.wraps(leave)
+    def __exit__(region, *exc_info):
+        result = leave(region, *exc_info)
+        entered = vars(region).get("_amp_flags")  # empty or absent: the region was entered before
+        flags = entered.pop() if entered else None
+        if flags is not None:
+            flags.__exit__(*exc_info)
+        return result
+
+    patches.set(torch.autocast, "__enter__", __enter__)
+    patches.set(torch.autocast, "__exit__", __exit__)

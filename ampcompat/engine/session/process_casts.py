@@ -12,7 +12,7 @@ import torch
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
 from .. import casting
-from ..casting import autograd, emulated_half_models, mixed_arguments, torch_compile, written_values
+from ..casting import autograd, emulated_half_models, refused_calls, torch_compile
 from ..casting.cast_backend import CastBackend
 from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
@@ -120,9 +120,7 @@ class ProcessCasts:
                 missing_kernels.explain_calls(dtypes.low, patches)
         # Before the backend, whose casts come first.
         if choice is not None or self._half_pairs:
-            written_values.accept(patches)
-        if self._half_pairs:
-            mixed_arguments.accept(self._half_pairs, patches)
+            refused_calls.accept(self._half_pairs, patches)
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
         if choice is not None:

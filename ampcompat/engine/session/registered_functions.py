@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 
 from ...errors import AmpTypeError, AmpValueError, hide_internal_frames
 from ...support.patching import PatchStack
-from ..casting.patch_targets import replace
+from ..casting.patch_targets import replace_all
 from ..op_table import expansion
 from . import process_state
 
@@ -60,7 +60,7 @@ def register(owner, name, rule):
 def _check_replaceable(owner, name, place):
     try:
         with PatchStack() as patches:
-            replace(patches, owner, name, lambda function: function)
+            replace_all(patches, [(owner, name, lambda function: function)])
     except (AttributeError, TypeError) as error:
         message = f"{place}.{name} cannot be replaced by a function that casts: {error}."
         raise AmpTypeError(message) from None

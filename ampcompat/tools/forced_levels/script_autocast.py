@@ -13,7 +13,7 @@ import threading
 
 import torch
 
-from ...engine.casting.mixed_arguments import products_in_float32
+from ...engine.casting.refused_calls import products_in_float32
 from ...engine.models.forward_conversion import ForwardConversion
 
 

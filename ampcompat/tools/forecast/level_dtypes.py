@@ -127,7 +127,7 @@ class StepDtypes:
         if call.op in _WITHOUT_KERNEL and self._level.low in seen:
             return torch.float32
         if self._is_mixed(seen) and (call.op in _REFUSES_MIXED or self._is_product(call)):
-            return seen[0]  # see ``engine/casting/mixed_arguments``
+            return seen[0]  # see ``engine/casting/refused_calls``
         is_in_place = call.op.endswith("_") and not call.op.endswith("__") or call.op.startswith("__i")
         if is_in_place or call.op in _FOLLOWS_FIRST:
             return seen[0]

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.engine.casting import autocast_flags, mixed_arguments
+from ampcompat.engine.casting import autocast_flags, refused_calls
 from ampcompat.engine.op_table import expansion
 from ampcompat.engine.op_table.function_dtypes import BANNED, FFT, PASSTHROUGH
 from ampcompat.engine.op_table.function_facts import having
@@ -214,13 +214,23 @@ def test_a_float32_mask_of_half_attention_stays_float32(setting):
 
 
 @at_levels_with_half_weights
+def test_a_batch_norm_of_half_inputs_takes_float32_statistics_with_any_torch(setting):
+    x, mean, variance = torch.randn(8, 2), torch.full((2,), 0.5), torch.full((2,), 4.0)
+    with session_of(setting):
+        initialize(setting, nn.Linear(1, 1))
+        normalized = F.batch_norm(x.to(setting.low), mean.to(setting.high), variance.to(setting.high))
+    assert normalized.dtype is setting.low
+    assert torch.allclose(normalized.to(x.dtype), (x - mean) / 2, atol=0.02)
+
+
+@at_levels_with_half_weights
 def test_products_are_computed_in_float32_where_a_script_asks_for_it(setting):
     with session_of(setting):
         initialize(setting, nn.Linear(1, 1))
         x = torch.full((1, 1), 1 + 2.0**-20, dtype=setting.high)
         one, exact = torch.ones(1, 1, dtype=setting.low), float(x)
         assert float(x @ one) == (exact if setting.low is torch.float32 else 1.0)
-        with mixed_arguments.products_in_float32():
+        with refused_calls.products_in_float32():
             assert float(x @ one) == exact and (x @ one).dtype is setting.high
         assert float(x @ one) == (exact if setting.low is torch.float32 else 1.0)
 
@@ -277,8 +287,8 @@ def test_a_transform_of_float16_on_a_gpu_is_left_to_torch(monkeypatch):
             return torch.device("cuda")
 
     given = []
-    wrapper = mixed_arguments._widened(lambda x: given.append(x.dtype), (HALF,), is_transform=True)
-    monkeypatch.setattr(mixed_arguments, "_is_autocast", lambda device: False)
+    wrapper = refused_calls._widened(lambda x: given.append(x.dtype), (HALF,), is_transform=True)
+    monkeypatch.setattr(refused_calls, "_is_autocast", lambda device: False)
     wrapper(torch.zeros(2, dtype=torch.float16).as_subclass(OnGPU))
     wrapper(torch.zeros(2, dtype=torch.float16))
     assert given == [torch.float16, torch.float32]

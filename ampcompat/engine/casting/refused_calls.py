@@ -1,0 +1,277 @@
+"""Calls that torch refuses because of half tensors, and would accept in float32. They are computed nevertheless:
+
+| levels | refused | what is cast | dtype of the result |
+|---|---|---|---|
+| O1 to O5 | a number outside the range of half is written into a half tensor | to its largest or lowest | half |
+| O1 to O5 | a tensor is written into one of another dtype, one of them half | to that dtype | that dtype |
+| O2, O3, O5 | half and float32 in a product: a function with the rule "half" | to half | that of the first tensor |
+| O2, O3, O5 | half and float32 in a function that ``refuses_mixed`` | to float32 | the same |
+| O2, O3, O5 | half and float32 in a norm, if one of them is the input | to float32 | the same |
+| O2, O3, O5 | half and float32 in the in-place form of these | to that of the first tensor | the same |
+| O2, O3, O5 | half in a function that ``lacks_half_kernel`` | to float32 | float32 |
+
+The rules are those of the op table, the others are facts about functions. A call that torch accepts is not changed, and
+a mixture in an autocast region of the script neither: autocast casts by itself.
+"""
+
+import contextlib
+import functools
+import math
+import numbers
+import threading
+
+import torch
+
+from ...support.nested import floating_tensors, map_arguments
+from ...support.torch_compat import features
+from ..op_table import expansion
+from ..op_table.function_dtypes import FFT
+from ..op_table.function_facts import FACTS, having
+from . import autocast_flags, patch_targets, torch_compile
+from .argument_casts import cast_to
+from .emulated_half_arithmetic import round_results
+from .layers import MIXED_NORMS, accept_any_floating_input, reread_recurrent_kernels
+from .wrappers import is_alike, marked, may_hold_tensors
+
+#: As in ``torch.finfo``, which aborts the process for bfloat16 in torch 1.3 to 1.5.
+LARGEST = {torch.float16: 65504.0, torch.bfloat16: (2 - 2.0**-7) * 2.0**127}
+_WIDE = (torch.float32, torch.float64)
+_FLOATING = tuple(LARGEST) + _WIDE
+_OWNERS = (torch.Tensor, torch, torch.nn.functional)
+_ATTENTION = "scaled_dot_product_attention"  # it takes a float32 mask of half inputs
+
+
+class _Thread(threading.local):
+    multiplies_in_float32 = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def products_in_float32():
+    """Return a context manager in which this thread computes products of half and float32 in float32."""
+    was, _thread.multiplies_in_float32 = _thread.multiplies_in_float32, True
+    try:
+        yield
+    finally:
+        _thread.multiplies_in_float32 = was
+
+
+def accept(pairs, patches):
+    """Make torch accept such calls, until ``patches`` is undone.
+
+    Args:
+        pairs: the ``DtypePair`` of each level at which weights are half.
+    """
+    replacements = _writes()
+    if pairs:
+        replacements += _mixtures(tuple(pairs))
+        accept_any_floating_input(lambda args, kwargs: False, patches)
+    patch_targets.replace_all(patches, [(owner, name, _marking(wrap)) for owner, name, wrap in replacements])
+    if pairs:
+        reread_recurrent_kernels(patches)
+
+
+def _marking(wrap):
+    return lambda function: marked(wrap(function))
+
+
+# -- what is written into tensors ------------------------------------------------------------------------------------
+
+
+def _writes():
+    """Return [(owner, name, function that wraps it)] for what is written into tensors."""
+    return [
+        (owner, method, functools.partial(wrap, places=getattr(FACTS[name], column)))
+        for column, wrap in (("numbers", _in_range), ("source", _with_source))
+        for name in sorted(having(column))
+        for method in (name, name + "_")
+        for owner in _OWNERS
+        if callable(getattr(owner, method, None))
+    ]
+
+
+def _in_range(call, places):
+    @functools.wraps(call)
+    def in_range(*args, **kwargs):
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and first.dtype in LARGEST:
+            largest = LARGEST.get(kwargs.get("dtype") or first.dtype)
+            if largest is not None:
+                args, kwargs = _replaced(args, kwargs, places, lambda value: _clamped(value, largest))
+        return call(*args, **kwargs)
+
+    return in_range
+
+
+def _clamped(value, largest):
+    """Return a number, or a tensor of one, within the finite range of half; inf, nan and other values unchanged."""
+    if isinstance(value, numbers.Number) and not isinstance(value, complex):
+        if not largest < abs(value) < math.inf:  # nan and inf too
+            return value
+        return math.copysign(largest, value)
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype in _WIDE:
+        return torch.where(abs(value) == math.inf, value, value.clamp(-largest, largest))
+    return value
+
+
+def _with_source(call, places):
+    @functools.wraps(call)
+    def with_source(*args, **kwargs):
+        first = args[0] if args else None
+        if len(args) > 1 and isinstance(first, torch.Tensor) and first.dtype in _FLOATING:
+            dtype = first.dtype
+            args, kwargs = _replaced(args, kwargs, places, lambda source: _as_written(source, dtype, args[1]))
+        return call(*args, **kwargs)
+
+    return with_source
+
+
+def _as_written(source, dtype, index):
+    if not isinstance(source, torch.Tensor) or source.dtype is dtype or source.dtype not in _FLOATING:
+        return source
+    if source.dtype not in LARGEST and dtype not in LARGEST:
+        return source  # float64 and float32: no level causes these
+    if source.dim():
+        return source.to(dtype)
+    is_mask = isinstance(index, torch.Tensor) and index.dtype is torch.bool
+    return _clamped(source, LARGEST[dtype]) if is_mask and dtype in LARGEST else source
+
+
+def _replaced(args, kwargs, places, replace):
+    """Return ``args`` and ``kwargs`` with ``replace`` applied to the arguments at ``places``: (position, keyword)."""
+    for position, keyword in places:
+        if position < len(args):
+            value = args[position]
+            replacement = replace(value)
+            if replacement is not value:
+                args = args[:position] + (replacement,) + args[position + 1 :]
+        elif keyword in kwargs:
+            kwargs = dict(kwargs, **{keyword: replace(kwargs[keyword])})
+    return args, kwargs
+
+
+# -- mixtures of half and float32, and functions without half kernels ------------------------------------------------
+
+
+def _mixtures(pairs):
+    """Return [(owner, name, function that wraps it)] for calls that have half arguments."""
+
+    def casting(choose):
+        return functools.partial(_cast, pairs=pairs, choose=choose)
+
+    norms = [(owner, name) for owner in (torch, torch.nn.functional) for name in sorted(having("is_norm"))]
+    unmixed = frozenset(pair for pair in pairs if not features.has_mixed_batch_norm("cpu", *pair))
+    found = []
+    for owner, name in norms:
+        if hasattr(owner, name):
+            narrow = unmixed if name in MIXED_NORMS else ()
+            found.append((owner, name, casting(functools.partial(_wide_norm, of_narrow=narrow))))
+    refuse = having("refuses_mixed")
+    products = {row.name for row in expansion.rows() if row.rule == expansion.HALF} - having("promotes")
+    for owner, row in patch_targets.place(expansion.rows()):
+        if row.lacks_half_kernel:
+            wrap = functools.partial(_widened, pairs=pairs, is_transform=row.owner == FFT)
+        elif row.name == _ATTENTION:
+            wrap = functools.partial(_attention, pairs=pairs)
+        elif row.rule == expansion.FOLLOW_SELF and expansion.out_of_place(row.name) in products | refuse:
+            wrap = casting(_dtype_of_first)
+        elif row.name in products:
+            wrap = casting(_narrow)
+        elif row.name in refuse:
+            wrap = casting(_wide)
+        else:
+            continue
+        found.append((owner, row.name, wrap))
+    return found
+
+
+def without_half_kernels(pair):
+    """Return {a function of torch that lacks half kernels: the same, computed in the high dtype}."""
+    rows = [(owner, row) for owner, row in patch_targets.place(expansion.rows()) if row.lacks_half_kernel]
+    functions = {torch_compile.original(getattr(owner, row.name)): row.owner == FFT for owner, row in rows}
+    return {function: _widened(function, (pair,), is_transform) for function, is_transform in functions.items()}
+
+
+def _narrow(first, pair):
+    is_wide = not torch_compile.is_tracing() and _thread.multiplies_in_float32
+    return pair.high if is_wide else pair.low
+
+
+def _wide(first, pair):
+    return pair.high
+
+
+def _dtype_of_first(first, pair):
+    return first.dtype
+
+
+def _wide_norm(first, pair, of_narrow):
+    """Return the dtype of a norm; ``of_narrow``: pairs of which torch has no kernel for half input on a CPU."""
+    is_wide = first.dtype is pair.high or (pair in of_narrow and first.device.type == "cpu")
+    return pair.high if is_wide else None
+
+
+def _cast(function, pairs, choose):
+    """Cast a mixture to the dtype that ``choose(first tensor, pair)`` returns; None: leave it alone."""
+
+    @functools.wraps(function)
+    def accepting(*args, **kwargs):
+        if is_alike(args) and not (kwargs and may_hold_tensors(kwargs.values())):
+            return function(*args, **kwargs)
+        first, pair = _mixture(args, kwargs, pairs)
+        dtype = None if pair is None else choose(first, pair)
+        if dtype is None:
+            return function(*args, **kwargs)
+        args, kwargs = map_arguments(cast_to(dtype), args, kwargs)
+        return round_results(function(*args, **kwargs), first.dtype)
+
+    return accepting
+
+
+def _attention(function, pairs):
+    @functools.wraps(function)
+    def accepting(query, key, value, *args, **kwargs):
+        first, pair = _mixture((query, key, value), {}, pairs)
+        if pair is None:
+            return function(query, key, value, *args, **kwargs)
+        query, key, value = map(cast_to(_narrow(first, pair)), (query, key, value))
+        return round_results(function(query, key, value, *args, **kwargs), first.dtype)
+
+    return accepting
+
+
+def _widened(function, pairs, is_transform):
+    """Compute low inputs in the high dtype, except for a transform of float16 on a GPU, which may have a kernel."""
+    pairs = tuple(pair for pair in pairs if pair.low in LARGEST)
+
+    @functools.wraps(function)
+    def accepting(*args, **kwargs):
+        tensors = [] if "out" in kwargs else floating_tensors(kwargs, floating_tensors(args, []))
+        for tensor in tensors:
+            for low, high in pairs:
+                is_left = is_transform and low is torch.float16 and tensor.device.type != "cpu"
+                if tensor.dtype is low and not is_left and not _is_autocast(tensor.device.type):
+                    args, kwargs = map_arguments(cast_to(high), args, kwargs)
+                    return function(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return accepting
+
+
+def _mixture(args, kwargs, pairs):
+    """Return the first tensor and the pair of which both dtypes, and no others, are among the arguments."""
+    tensors = [] if "out" in kwargs else floating_tensors(kwargs, floating_tensors(args, []))
+    for pair in pairs:
+        lows = len([tensor for tensor in tensors if tensor.dtype is pair.low])
+        highs = len([tensor for tensor in tensors if tensor.dtype is pair.high])
+        if lows and highs and lows + highs == len(tensors) and not _is_autocast(tensors[0].device.type):
+            return tensors[0], pair
+    return None, None
+
+
+def _is_autocast(device):
+    if torch_compile.is_tracing():
+        return torch_compile.is_autocast_enabled((device,))
+    return autocast_flags.region_dtype(device) is not None
