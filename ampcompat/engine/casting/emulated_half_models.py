@@ -10,13 +10,10 @@ import torch
 from ...opt_levels import DtypePair
 from ...support.nested import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
-from ..op_table import expansion, function_dtypes
+from ..op_table import expansion
+from ..op_table.function_dtypes import EMULATED, GRADIENT_EMULATED
 from . import emulated_half_arithmetic, patch_targets, refused_calls, torch_compile
 
-#: Rows with the rule "promote" that are products too.
-_PRODUCTS = frozenset(["bilinear", "tensordot", "inner", "dot", "vdot"])
-#: Functions of ``torch.nn.functional`` with the rule "float" that have no half kernels on a CPU, or call one.
-_WITHOUT_KERNEL = ("local_response_norm", "multi_margin_loss", "multilabel_margin_loss", "ctc_loss")
 #: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
 _TORCHVISION = "ops.torchvision"
 #: Python functions of torch that call products, or write into a weight before. A function mode is off within the
@@ -186,10 +183,9 @@ _CONDITIONS = {"__getitem__": _copies, "pad": _repeats, "coalesce": _is_uncoales
 def _emulated_functions():
     """Return {function: condition on (args, kwargs)}: torch's own functions, not the wrappers of O1 or O4."""
     rules = (expansion.HALF, expansion.FLOAT32_INSIDE)
-    rows = [row for row in expansion.rows() if row.rule in rules or row.source[1] in _PRODUCTS]
+    rows = [row for row in expansion.rows() if row.rule in rules]
     places = [(owner, row.name, _always) for owner, row in patch_targets.place(rows)]
-    places += [(owner, name, _always) for name in _WITHOUT_KERNEL for owner in (torch, torch.nn.functional)]
-    for names, condition in ((function_dtypes.SUMMED, _always), (function_dtypes.GRADIENT_SUMMED, _is_recorded)):
+    for names, condition in ((EMULATED, _always), (GRADIENT_EMULATED, _is_recorded)):
         for name in names.split():
             for owner in (torch, torch.nn.functional, torch.Tensor):
                 if (owner, name) != (torch.Tensor, "unfold"):  # a view

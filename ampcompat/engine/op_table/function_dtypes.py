@@ -153,13 +153,17 @@ TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul
 #: A product of matrices, except that a negative power is one of the inverse, which no torch computes in half.
 MATRIX_POWER = "matrix_power"
 
-#: Functions whose result torch (2.13) adds up in half on a CPU; their in-place forms too.
-SUMMED = (
+#: Functions that are computed in float32 where half is emulated on a CPU, beside the half rows: products with another
+#: rule, functions of which torch (2.13) adds up the result in half, and those that it has no half kernels for. Their
+#: in-place forms too.
+EMULATED = (
+    "bilinear tensordot inner dot vdot "
     "embedding_bag index_put put index_add index_reduce scatter_add scatter_reduce segment_reduce fold coalesce "
-    "to_dense _sparse_sum"
+    "to_dense _sparse_sum "
+    "local_response_norm multi_margin_loss multilabel_margin_loss ctc_loss"
 )
-#: Functions whose gradient it adds up in half, at least in one of the half dtypes.
-GRADIENT_SUMMED = (
+#: Functions of which it adds up the gradient in half, at least in one of the half dtypes.
+GRADIENT_EMULATED = (
     "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample "
     "grid_sampler pad unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
     "max_pool3d_with_indices avg_pool1d avg_pool2d lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d "
