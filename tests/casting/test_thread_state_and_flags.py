@@ -66,9 +66,8 @@ def test_flags_are_put_back_as_they_were():
     before = flags.read()
     flags.enter(torch.bfloat16)
     assert flags.is_enabled() and flags.read()[1] is False
-    was = flags.leave()
-    assert not flags.is_enabled()
-    flags.restore(was)
+    with Paused(Switch(flags)):
+        assert not flags.is_enabled()
     assert flags.is_enabled()
     flags.write(before)
     assert flags.read() == before

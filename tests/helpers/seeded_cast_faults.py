@@ -32,7 +32,7 @@ FAULTS_OF_CASTS = [
           "master.copy_(value.half())", RESUMED),
     # -- casts ---------------------------------------------------------------------------------------------------------
     Fault("stale cast", "WeightCache.cast", "state = (version,", "state = (0,", CACHED),
-    Fault("copies outlive the forward pass", "KeepingCopies.__exit__", "local.copies = None", "pass", CACHED),
+    Fault("copies outlive the forward pass", "InForward.__exit__", "local.copies = self._copies", "pass", CACHED),
     Fault("cast without gradient reused with gradients", "WeightCache.cast",
           "weight.requires_grad, _grad_is_enabled(),", "weight.requires_grad, True,", CACHED),
     Fault("swapped dtypes", "ArgumentCaster.to_high", "return value.to(self.high) if value.dtype in self.narrow",

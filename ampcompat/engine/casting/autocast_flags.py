@@ -45,17 +45,18 @@ class Flags:
         self.choose(devices)
 
     def choose(self, devices):
-        """Make ``enter``, ``leave`` and ``is_enabled`` apply to these device types, as far as they have autocast."""
+        """Make ``enter`` and ``is_enabled`` apply to these device types, as far as they have autocast."""
         for device in devices:
             if device not in self._of:
                 self._of[device] = _functions(device)
         self.devices = tuple(device for device in devices if self._of[device] is not None)
-        self._chosen = [self._of[device] for device in self.devices]
+        #: (is_enabled, set_enabled, get_dtype, set_dtype) of each of them
+        self.chosen = [self._of[device] for device in self.devices]
         # One device is the common case, made fast.
-        self.is_enabled = self._chosen[0][0] if len(self._chosen) == 1 else self._is_any_enabled
+        self.is_enabled = self.chosen[0][0] if len(self.chosen) == 1 else self._is_any_enabled
 
     def _is_any_enabled(self):
-        return not self._chosen or any(is_enabled() for is_enabled, _, _, _ in self._chosen)
+        return not self.chosen or any(is_enabled() for is_enabled, _, _, _ in self.chosen)
 
     def read(self):
         """Return all flags of this thread, also of devices that are not chosen, as one value that ``write`` takes."""
@@ -79,22 +80,7 @@ class Flags:
         That cache keeps the first cast of a weight for as long as the region lasts, and this one does not end
         (pytorch/pytorch#54241 and similar issues; still so in torch 2.13). ``weight_cache`` is used instead.
         """
-        for _, set_enabled, _, set_dtype in self._chosen:
+        for _, set_enabled, _, set_dtype in self.chosen:
             set_enabled(True)
             set_dtype(low)
         torch.set_autocast_cache_enabled(False)
-
-    def leave(self):
-        """Turn autocast off in this thread; return how it was on each device, for ``restore``."""
-        was = []
-        for is_enabled, set_enabled, _, _ in self._chosen:
-            enabled = is_enabled()
-            was.append((set_enabled, enabled))
-            if enabled:
-                set_enabled(False)
-        return was
-
-    def restore(self, was):
-        """Undo ``leave``."""
-        for set_enabled, enabled in was:
-            set_enabled(enabled)

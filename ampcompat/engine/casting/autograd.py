@@ -44,12 +44,11 @@ class _Engine:
 
 
 def _backward(original, backend):
-    original = without_casts(original, backend)
-
     @functools.wraps(original)
     def run_backward(*args, **kwargs):
         try:
-            return original(*args, **kwargs)
+            with backend.paused():
+                return original(*args, **kwargs)
         finally:  # within a ``forward``, a step may follow, and some kernels do not change version counters
             backend.clear_cache()
 

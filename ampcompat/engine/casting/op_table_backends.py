@@ -26,16 +26,7 @@ from . import (
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
 from .data_loading import pause_loading
-from .thread_state import (
-    InForward,
-    InRegion,
-    InRegionOfForward,
-    KeepingCopies,
-    Paused,
-    Switch,
-    WithFlags,
-    cast_around_regions,
-)
+from .thread_state import InForward, InRegion, Paused, Switch, WithFlags, cast_around_regions
 from .weight_cache import AutocastCache, WeightCache, is_weight
 
 _Tensor = torch.Tensor
@@ -63,7 +54,6 @@ class OpTableBackend(CastBackend):
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
         thread = self._switch.local
-        self._keeping_copies = KeepingCopies(self._switch)
         self._cast_weight = WeightCache(METHODS[low], thread).cast
         self._autocast_cache = AutocastCache(thread)
         rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
@@ -183,7 +173,7 @@ class OpTableBackend(CastBackend):
             has_flags = self._flags is None or torch_compile.is_autocast_enabled(self._flags.devices)
             return None if is_off or has_flags else WithFlags(switch)
         if local.uncast:
-            return self.region_of_forward()
+            return self.region(keeps_copies=True)
         if local.off:
             return None
         # Without autocast, the wrappers apply in every thread.
@@ -191,7 +181,7 @@ class OpTableBackend(CastBackend):
             if local.before is None:
                 return WithFlags(switch) if torch_compile.is_tracing() else InForward(switch)
             switch.update_flags()  # the main thread, after another thread has moved a model to another device
-        return None if torch_compile.is_tracing() or local.copies is not None else self._keeping_copies
+        return None if torch_compile.is_tracing() or local.copies is not None else InForward(switch)
 
     def uncast_forward(self):
         # A compiler guards on what traced code reads of a thread, so that code must not change it.
@@ -226,12 +216,8 @@ class OpTableBackend(CastBackend):
     def stop(self):
         self._switch.turn_off()
 
-    def region(self):
-        return InRegion(self._switch)
-
-    def region_of_forward(self):
-        """Return a ``region`` in which copies of weights are kept, for one forward pass."""
-        return InRegionOfForward(self._switch)
+    def region(self, keeps_copies=False):
+        return InRegion(self._switch, keeps_copies)
 
     def bind_casts(self, function):
         switch, record = self._switch, self._switch.record()
@@ -251,9 +237,9 @@ class OpTableBackend(CastBackend):
 
     def clear_cache(self):
         copies = self._switch.local.copies
-        if copies:
+        if copies is not None:
             copies.clear()
-        self._autocast_cache.clear()
+            self._autocast_cache.clear()
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)

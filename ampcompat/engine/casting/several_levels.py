@@ -41,7 +41,7 @@ class SeveralLevelsBackend(CastBackend):
             for other in self._backends:
                 if other is not backend:
                     contexts.enter_context(other.uncast_forward())
-            contexts.enter_context(backend.region_of_forward())
+            contexts.enter_context(backend.region(keeps_copies=True))
             yield
 
     def _active(self):

@@ -48,7 +48,7 @@ class Switch:
         # Each switch has its own class of records, whose attribute ``off`` is the state of the process. A thread
         # shadows it while it pauses or is in a region. So one attribute read is enough, and closing the backend reaches
         # every thread. The rest of a thread's record:
-        #   pauses: for each pause that it is in, what ``Flags.restore`` takes, and the devices
+        #   pauses: for each pause that it is in, the flags as they were, and the devices
         #   inside: whether it is in a region
         #   uncast: whether it is in the ``forward`` of a model at a level that casts no functions
         #   entered: the ``CastDevices`` for which its flags are set, or None
@@ -69,7 +69,7 @@ class Switch:
     def forget_threads(self):
         """Count only the calling thread, as far as it pauses casts or is in a region."""
         # One item per thread: unlike additions to a number, ``append`` and ``pop`` need no lock.
-        self._pausing, self._inside = [None] * bool(self.local.pauses), [None] * self.local.inside
+        self.pausing, self._inside = [None] * bool(self.local.pauses), [None] * self.local.inside
 
     @property
     def is_off_somewhere(self):
@@ -77,7 +77,7 @@ class Switch:
 
         Compiled code uses this, because torch.compile guards on plain attributes and not on thread-locals.
         """
-        return bool(self._pausing) or (self._is_off and not self._inside)
+        return bool(self.pausing) or (self._is_off and not self._inside)
 
     def is_on(self):
         """Return whether casts are on in this thread; a user may turn off the autocast that we have turned on in it."""
@@ -132,7 +132,7 @@ class Switch:
         return own
 
     def _count(self, mine, change):
-        for threads, counts in ((self._pausing, mine["pauses"]), (self._inside, mine.get("inside"))):
+        for threads, counts in ((self.pausing, mine["pauses"]), (self._inside, mine.get("inside"))):
             if counts:
                 change(threads)
 
@@ -155,22 +155,26 @@ class Paused:
         mine = vars(switch.local)  # of this thread; a dict is faster than several reads of a thread-local
         if not mine["pauses"]:
             mine["off"] = True
-            switch._pausing.append(None)
-        mine["pauses"].append((() if switch.flags is None else switch.flags.leave(), switch.devices))
+            switch.pausing.append(None)
+        was = []
+        for is_enabled, set_enabled, _, _ in () if switch.flags is None else switch.flags.chosen:
+            was.append((set_enabled, is_enabled()))
+            set_enabled(False)
+        mine["pauses"].append((was, switch.devices))
 
     def __exit__(self, *exc_info):
         """End this thread's last pause. After all of them its region decides, and outside a region the process."""
         switch = self._switch
         mine = vars(switch.local)
         was, devices = mine["pauses"].pop()
-        if switch.flags is not None:
-            switch.flags.restore(was)
+        for set_enabled, enabled in was:
+            set_enabled(enabled)
         if not mine["pauses"]:
             if mine.get("inside"):
                 mine["off"] = False
             else:
                 mine.pop("off", None)
-            switch._pausing.pop()
+            switch.pausing.pop()
         if switch.devices is not devices:
             switch.update_flags()
 
@@ -200,10 +204,17 @@ class WithFlags:
 
 
 class InRegion(WithFlags):
-    """Context manager: casts on in this thread, even if they are off for the process or paused outside."""
+    """Context manager: casts on in this thread, even if they are off for the process or paused outside.
 
-    __slots__ = ("_own",)
-    _keeps_copies = False
+    Args:
+        keeps_copies: it is one forward pass, in which copies of weights are kept.
+    """
+
+    __slots__ = ("_keeps_copies", "_own")
+
+    def __init__(self, switch, keeps_copies=False):
+        super().__init__(switch)
+        self._keeps_copies = keeps_copies
 
     def __enter__(self):
         own, flags = self._switch.record()
@@ -217,50 +228,30 @@ class InRegion(WithFlags):
         self._switch.exchange(self._own)
 
 
-class InRegionOfForward(InRegion):
-    """As ``InRegion``, for one forward pass."""
+class InForward(WithFlags):
+    """Context manager of one forward pass: copies of weights are kept, and autocast's flags set where they are not."""
 
-    __slots__ = ()
-    _keeps_copies = True
-
-
-class KeepingCopies:
-    """Context manager: copies of weights are kept in this thread, for one forward pass."""
-
-    __slots__ = ("_switch",)
-
-    def __init__(self, switch):
-        self._switch = switch
+    __slots__ = ("_sets_flags", "_copies")
 
     def __enter__(self):
-        local = self._switch.local
-        local.copies = {}
-        if local.before is not None:
-            local.cached = {}
-            torch.clear_autocast_cache()
+        switch, local = self._switch, self._switch.local
+        self._sets_flags, self._copies = local.entered is not switch.devices, local.copies
+        if self._sets_flags:
+            super().__enter__()
+        if self._copies is None:
+            local.copies = {}
+            if local.before is not None:
+                local.cached = {}
+                torch.clear_autocast_cache()
 
     def __exit__(self, *exc_info):
         local = self._switch.local
-        local.copies = None
-        if local.cached is not None:
+        local.copies = self._copies
+        if self._copies is None and local.cached is not None:
             local.cached = None
             torch.clear_autocast_cache()
-
-
-class InForward(WithFlags):
-    """As ``WithFlags``, for one forward pass in a thread that keeps no flags."""
-
-    __slots__ = ("_copies",)
-
-    def __enter__(self):
-        super().__enter__()
-        local = self._switch.local
-        self._copies = local.copies
-        local.copies = {} if self._copies is None else self._copies
-
-    def __exit__(self, *exc_info):
-        self._switch.local.copies = self._copies
-        super().__exit__(*exc_info)
+        if self._sets_flags:
+            super().__exit__(*exc_info)
 
 
 def cast_around_regions(switch, autocast_cache, patches):
