@@ -6,6 +6,8 @@ import unsynced_loops
 from helpers import ranks
 from helpers.networks import holds_nonzero
 
+from ampcompat.support.torch_compat import features
+
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
@@ -58,3 +60,20 @@ def test_params_that_some_ranks_use_get_their_share_and_the_others_none(trained)
         assert mine.tolist() == theirs.tolist() == [[1.0, 1.0], [1.0, 1.0]]
     # torch's wrapper itself gave zeros, up to some version, to a param that no rank has used.
     assert all(grad is None or not holds_nonzero(grad) for grad in (first[2], second[2]))
+
+
+@pytest.mark.skipif(features.is_version_within(newest="2.0"), reason="levels are forced with torch 2.1 and newer")
+@pytest.mark.parametrize("level", [None, "O0", "O1", "O2"])
+def test_a_forced_level_leaves_a_first_pass_under_no_sync_to_its_rank_and_keeps_the_wrappers_hooks(level):
+    for rank, (grads, calls, hooks_left) in enumerate(ranks.run(unsynced_loops.first_pass, level)):
+        own = torch.eye(3)[rank : rank + 1] / 16
+        assert grads[0].tolist() == own.tolist()
+        assert grads[1].tolist() == [[1 / 16, 1 / 16, 0.0]]
+        assert calls == ["forward", "forward", "reduced"] and hooks_left == 0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_gradient_read_under_no_sync_shows_the_average_after_the_pass_that_is_reduced(trained, level):
+    (own, average), (other, other_average) = (found["read"][level] for found in trained)
+    assert torch.equal(average, other_average)
+    assert (average - (own + other)).abs().max() <= TOLERANCE[level] * average.abs().max()  # of two equal passes

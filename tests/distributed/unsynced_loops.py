@@ -6,6 +6,7 @@ from helpers import loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel as ApexStyle
+from ampcompat.tools.forced_levels.forced_level import forced
 
 MICRO, STEPS = 3, 3
 WRAPPERS = {"torch": torch.nn.parallel.DistributedDataParallel, "apex": ApexStyle}
@@ -120,6 +121,7 @@ def both_ranks(rank, levels):
         finally:
             ampcompat.reset()
     found["refusals"], found["heads"], found["never"] = refusals(rank), unused_params(rank), never_reduced(rank)
+    found["read"] = {level: read_between_passes(rank, level) for level in levels}
     return found
 
 
@@ -139,6 +141,22 @@ def refusals(rank):
     finally:
         ampcompat.reset()
     return said
+
+
+def read_between_passes(rank, level):
+    """Return what ``.grad`` shows after a pass under no_sync and after one that is reduced."""
+    net = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    amp.initialize(net, optimizer, opt_level=level, verbosity=0, loss_scale=16.0)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    try:
+        with model.no_sync():
+            backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
+        own = net.weight.grad.float().clone()
+        backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
+        return own, net.weight.grad.float()
+    finally:
+        ampcompat.reset()
 
 
 def never_reduced(rank):
@@ -182,3 +200,34 @@ class Heads(torch.nn.Module):
 
     def forward(self, x, index):
         return self.layers[index](x)
+
+
+def first_pass(rank, level):
+    """Train without Apex under a forced level, the first pass under no_sync.
+
+    Returns:
+        The gradients after the first pass and after the second, which is reduced; how often a forward hook and a
+        communication hook were called; and the number of hooks that are left in the end.
+    """
+    with forced(level):
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        calls = []
+        model.register_forward_hook(lambda *_: calls.append("forward"))
+        model.register_comm_hook(calls, averaged)
+        x, grads = torch.eye(3)[rank], []
+        with model.no_sync():
+            (model(x).float().sum() / 16).backward()  # 1, times the scale, would overflow in float16
+        grads.append(net.weight.grad.float().clone())
+        (model(x).float().sum() / 16).backward()
+        grads.append(net.weight.grad.float().clone())
+        optimizer.zero_grad()
+    return grads, calls, len(model._forward_pre_hooks)
+
+
+def averaged(calls, bucket):
+    """Average the gradients of the ranks: a communication hook of DistributedDataParallel."""
+    calls.append("reduced")
+    done = torch.distributed.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+    return done.then(lambda future: future.value()[0])

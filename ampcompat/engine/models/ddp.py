@@ -73,9 +73,7 @@ class DDPWrappers:
         @functools.wraps(original)
         def __init__(wrapper, module, *args, **kwargs):
             original(wrapper, module, *args, **kwargs)
-            self.add(wrapper)
-            hook = ReductionHook()
-            self._hooks[wrapper] = hook, wrapper.register_forward_pre_hook(hook)
+            self.watch(wrapper)
             # torch broadcasts the half weights only (old torch what ``state_dict`` returns, a float32 copy). Ranks that
             # started from other seeds would keep their own masters, round them into the weights and diverge.
             if self._casts_weights:
@@ -92,6 +90,12 @@ class DDPWrappers:
         for _, hook in self._hooks.values():
             hook.remove()
         self._hooks.clear()
+
+    def watch(self, wrapper):
+        """Add a DistributedDataParallel, and record from now on which of its passes will be reduced."""
+        self.add(wrapper)
+        hook = ReductionHook()
+        self._hooks[wrapper] = hook, wrapper.register_forward_pre_hook(hook)
 
     def add(self, wrapper):
         """Add a wrapper."""

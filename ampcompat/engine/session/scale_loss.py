@@ -262,6 +262,8 @@ class BackwardPass:
             is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
             with self._process_casts.paused(), torch.no_grad():
                 groups = self._ddp_wrappers.average(records)
+                for record in records if groups else ():
+                    record.gradients.follow()
         if self.delay_overflow_check:
             return
         if is_local or nested:

@@ -201,6 +201,7 @@ _DEVICES = (
     + _rows("torch.cuda.memory", "_record_memory_history", "does nothing under `run --device`", SKIPPED, "2.13.0")
     + _rows("torch._C", "_cuda_clearCublasWorkspaces", "does nothing", "it is added", "2.13.0", cuda=True)
     + _rows("torch.nn.parallel.DistributedDataParallel", "_passing_sync_batchnorm_handle", "does nothing", SKIPPED)
+    + _rows("a DistributedDataParallel", "_comm_hooks", "they are kept at a forced level", BROKEN, "2.1.2")
     + _rows("torch.nn.parallel._functions", "Scatter Gather Broadcast", "one device in place of many", SKIPPED)
     + _rows("torch.storage", "_StorageBase", "storages move to the device", SKIPPED)
     + _rows("torch.storage", "_UntypedStorage _TypedStorage", "the same", SKIPPED, "1.12.1", "1.12.1")
@@ -280,12 +281,16 @@ def _stepped():
 
 
 def _zero_redundancy():
-    """Return an object with the names in the constructor: making such an optimizer would take a process group."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch compiles functions when this is imported, and warns of that itself
         kind = torch_names.find("torch.distributed.optim.ZeroRedundancyOptimizer")
-    names = kind.__init__.__code__.co_names + kind._verify_and_init_params.__code__.co_names + tuple(vars(kind))
-    return types.SimpleNamespace(**dict.fromkeys(names))
+    return _with_names_of(kind, kind._verify_and_init_params)
+
+
+def _with_names_of(kind, *functions):
+    """Return an object with the names in a class and its constructor: making an instance takes a process group."""
+    names = [name for function in (kind.__init__,) + functions for name in function.__code__.co_names]
+    return types.SimpleNamespace(**dict.fromkeys(names + list(vars(kind))))
 
 
 def _sharding_state():
@@ -307,6 +312,7 @@ _SAMPLES = {
     "a GradScaler": lambda: torch.amp.GradScaler("cpu"),
     "a state of fully_shard": _sharding_state,
     "a ZeroRedundancyOptimizer": _zero_redundancy,
+    "a DistributedDataParallel": lambda: _with_names_of(torch.nn.parallel.DistributedDataParallel),
     "an optimizer under a scheduler": _scheduled,
     "an optimizer under a scheduler.step": lambda: _scheduled().step,
     "an optimizer under a scheduler.step()": _stepped,

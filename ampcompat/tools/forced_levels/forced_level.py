@@ -189,12 +189,14 @@ class ForcedLevel:
         return watched
 
     def _wrap_again(self, wrapper):
-        """Create a wrapper again, for gradients in the current dtype of its params."""
+        """Give a wrapper the reducer of a new one, for gradients in the current dtype of its params."""
         args, kwargs = self._wrapping[wrapper]
-        was_training = wrapper.training
         del wrapper.reducer  # its hooks on the params are removed with it
-        wrapper.__init__(wrapper.module, *args, **kwargs)
-        wrapper.training = was_training
+        new = torch.nn.parallel.DistributedDataParallel(wrapper.module, *args, **kwargs)
+        for hook, state in wrapper._comm_hooks:
+            new.register_comm_hook(state, hook)
+        wrapper.reducer, wrapper.logger = new.reducer, new.logger
+        self.session.ddp_wrappers.watch(wrapper)
 
     def _before_step(self, optimizer, args, kwargs):
         self._check_inner(optimizer)
