@@ -67,12 +67,6 @@ def test_a_finite_loss_with_infinite_gradients_names_the_module(each, name, caps
     assert "lower scales did not help, so the unscaled gradients are too large" in sentence
 
 
-def test_the_limit_raises_with_raise_on_max_skips():
-    with pytest.raises(GradientOverflowError, match="3 steps in a row"):
-        train(Net(float("inf")), 5, opt_level="O1", max_skips=3, raise_on_max_skips=True, verbosity=0)
-    assert issubclass(GradientOverflowError, FloatingPointError)
-
-
 @pytest.mark.parametrize("each", ["O1", "O2"])
 @pytest.mark.parametrize(
     "options", [{"min_loss_scale": 2.0**15}, {"max_skips": 1}], ids=lambda options: "".join(options)
@@ -121,24 +115,6 @@ def test_closing_the_session_removes_the_hooks():
     assert model.second._forward_hooks
     ampcompat.reset()
     assert not model.second._forward_hooks
-
-
-@pytest.mark.parametrize("interval", [1, 3])
-def test_growth_of_the_scale_can_be_configured(interval):
-    options = dict(init_scale=4.0, growth_factor=3.0, growth_interval=interval, verbosity=0)
-    train(Net(), interval, opt_level="O1", **options)
-    assert ampcompat.current().scalers[0].loss_scale() == 12.0
-
-
-def test_hysteresis_skips_every_overflow_and_backs_off_at_the_nth():
-    scales = []
-
-    def corrupt(step, loss):
-        scales.append(ampcompat.current().scalers[0].loss_scale())
-        return loss * float("inf") if step < 3 else loss
-
-    train(Net(), 6, corrupt, opt_level="O1", init_scale=8.0, backoff_factor=0.25, hysteresis=2, verbosity=0)
-    assert scales == [8.0, 8.0, 2.0, 0.5, 0.5, 0.5]
 
 
 def test_a_static_scale_skips_with_skip_static_overflow():

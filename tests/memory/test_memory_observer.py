@@ -69,16 +69,6 @@ def test_a_session_that_ends_in_a_measured_step_keeps_what_was_measured(level):
     assert observer.usage.at_peak.parameters > 0
 
 
-def test_usage_has_the_fields_of_abtest_memory(level):
-    observer = MemoryObserver(first=(1,), every=None)
-    train(level, observer, [1, 1])
-    memory = Memory(**observer.usage.record())
-    assert memory.peak_total == observer.usage.at_peak.total
-    assert memory.cuda_allocated is None and memory.fragmentation is None
-    kinds = [memory.parameters, memory.gradients, memory.masters, memory.optimizer, memory.activations, memory.buffers]
-    assert memory.peak_total == sum(kind for kind in kinds if kind is not None)
-
-
 def test_the_prediction_agrees_with_what_was_measured(level):
     observer = MemoryObserver(first=(1,), every=None)
     train(level, observer, [1, 1])

@@ -61,12 +61,6 @@ def test_a_report_without_amp_names_its_level_and_leaves_the_optimizer_alone():
     assert report.predicted.formula == report.predicted.total
 
 
-def test_optimizer_state_exists_in_the_measured_step():
-    model, optimizer, step = plain_training()
-    report = ampcompat.memory_report(model, optimizer, step)
-    assert report.peak_by_kind.optimizer == report.predicted.optimizer > 0
-
-
 @networks.settings_at("O1", "O2")
 def test_steps_that_overflow_are_not_measured_unless_all_do(setting):
     calls = []

@@ -36,13 +36,6 @@ def test_every_iteration_has_the_real_size_of_its_group(run):
             assert position.num_missing == (start % length if group[0] == start else 0)
 
 
-def test_the_last_two_of_102_by_4_are_a_group_of_two():
-    sizes = [AccumulationSchedule(4).advance(iteration, 102).size for iteration in (0, 96, 99)]
-    schedule = AccumulationSchedule(4)
-    assert sizes == [4, 4, 1]  # each as the first of a resumed run
-    assert [schedule.advance(iteration, 102).size for iteration in range(102)] == [4] * 100 + [2] * 2
-
-
 def test_the_end_may_be_unknown():
     schedule = AccumulationSchedule(4)
     assert [schedule.advance(iteration).is_last for iteration in range(8)] == [False, False, False, True] * 2
@@ -100,24 +93,6 @@ def test_gradients_of_a_group_that_was_not_completed_are_dropped():
     runner.iter = 4
     runner.run()
     assert model.weight.item() == -(1 + 2 + 3 + 4) / 4 - (5 + 6 + 7 + 8) / 4
-
-
-def test_accumulation_equals_the_large_batch():
-    torch.manual_seed(0)
-    x, y = torch.randn(24, 5, dtype=torch.float64), torch.randn(24, 1, dtype=torch.float64)
-    ends = []
-    for hook, size in ((OptimizerHook(), 12), (GradientCumulativeOptimizerHook(cumulative_iters=4), 3)):
-        torch.manual_seed(1)
-        model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-
-        def loss(model, iteration):
-            rows = slice(iteration * size % 24, iteration * size % 24 + size)
-            return (model(x[rows]) - y[rows]).pow(2).mean()
-
-        BareRunner(model, optimizer, hook, loss, 96 // size).run()
-        ends.append(torch.cat([param.detach().view(-1) for param in model.parameters()]))
-    assert torch.allclose(*ends, rtol=1e-10, atol=1e-12)
 
 
 # -- warnings and errors ---------------------------------------------------------------------------------------------

@@ -268,15 +268,6 @@ def counting(*arguments):
     return amp.accumulate(optimizer, *arguments), optimizer
 
 
-def test_the_remainder_of_102_by_4_is_divided_by_2():
-    accumulation, _ = counting(4, 102)
-    sizes = []
-    for _ in range(102):
-        sizes.append(accumulation.size)
-        accumulation.step()
-    assert sizes == [4] * 100 + [2] * 2
-
-
 def test_a_run_resumed_at_its_end_begins_anew():
     assert counting(4, 10, 10)[0].iteration == 0
 
