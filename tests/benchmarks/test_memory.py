@@ -34,15 +34,3 @@ def test_adam_at_o2_holds_eighteen_bytes_per_param_and_a_chunk(memory, monkeypat
     # Adam's own arithmetic on one weight: two tensors of that weight's size.
     assert found["step"] <= 18 + 8 / LAYERS + SMALL
     assert found["after"] <= 14 + SMALL
-
-
-def test_the_count_sees_what_chunks_save(memory, monkeypatch):
-    monkeypatch.setattr(tensor_lists, "CHUNK", 10 * LAYERS * LAYER)
-    assert held(memory, "O2")["unscale"] >= 20
-
-
-@pytest.mark.parametrize("each,expected", [("O0", 16), ("O3", 8)])
-def test_the_count_agrees_with_arithmetic_where_there_is_nothing_to_save(memory, each, expected):
-    found = held(memory, each)
-    assert abs(found["gradients"] - expected) <= SMALL
-    assert abs(found["forward"] - expected * 3 / 4) <= SMALL

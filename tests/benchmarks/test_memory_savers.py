@@ -39,17 +39,3 @@ def test_what_is_offloaded_leaves_the_predicted_gpu(benchmark):
         )
         assert offloaded.activations == 0 < kept.activations < offloaded.offloaded
         assert offloaded.peak_total < kept.peak_total
-
-
-def test_half_and_checkpoints_each_save_and_together_more(benchmark):
-    stated = benchmark.parse(SMALL + ["--same-batch"])
-    kept = {}
-    for choice in (("O0", 1, False), ("O2", 1, False), ("O0", 2, False), ("O0", 1, True), ("O2", 2, True)):
-        row = benchmark.Row(*(choice + (stated,)))
-        with row.opened() as iterate:
-            kept[choice] = row.saved(iterate)
-    base = kept["O0", 1, False]
-    assert kept["O2", 1, False] < 0.7 * base
-    assert kept["O0", 2, False] < 0.6 * base
-    assert kept["O0", 1, True] < 0.7 * base
-    assert kept["O2", 2, True] < 0.25 * base

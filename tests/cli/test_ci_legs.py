@@ -258,27 +258,37 @@ def test_the_files_that_hardly_depend_on_torch_are_ignored_if_pytest_is_told_so(
     assert (ROOT / "tests" / "cli" / "test_ci_legs.py" in paths) == told and (len(paths) > 1) == told
 
 
-@needs_bash
-def test_a_leg_that_passes_is_one_line_and_the_reasons_for_skips(run_legs):
-    session = TESTS.replace("echo '==", "echo 'SKIPPED [2] tests/a.py:3: no GPU'; echo '==")
-    code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
-    assert code == 0 and lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2
-    assert lines.count("     2  no GPU") == 2 and lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
+COVERED = f"pip installs torch {NEWEST}, which is the leg torch-{NEWEST}"
+SKIPPING = TESTS.replace("echo '==", "echo 'SKIPPED [2] tests/a.py:3: no GPU'; echo '==")
+PASSED, FAILED = "leg torch 1 / python 3: 1 passed in 1s", "FAILED: 1 failed in 1s"
+WARNING = "******** WARNING: {} ********"
+#: The session, the leg, the exit code, some of the lines that are printed, the beginning of the last one.
+OUTCOMES = [
+    (SKIPPING, "torch-1.5.1", 0, [PASSED, "     2  no GPU"], "failed: none; NOT RUN: none; main: not asked for"),
+    ("echo something; " + TESTS, "main", 0, ["something"], "failed: none; NOT RUN: none; main: 1 passed in 1s"),
+    (FAILING, "main", 1, ["FAILED test_a", f"leg main {FAILED}"], "failed: main; NOT RUN: none; main: "),
+    (FAILING, "torch-1.5.1", 1, [f"leg torch-1.5.1 {FAILED}"], "failed: torch-1.5.1; NOT RUN: none; main: "),
+    ("echo SyntaxError in it; exit 1", "torch-1.5.1", 1, ["SyntaxError in it"], "failed: torch-1.5.1; NOT RUN: none;"),
+    ("echo Connection broken; exit 1", "main", 1, [], "failed: main; NOT RUN: main;"),
+    (FAILING, "newest", 0, [WARNING.format(f"leg newest {FAILED}"), "FAILED test_a"], "failed: none; NOT RUN: none;"),
+    (FAILING, "newest", 0, [WARNING.format("failed with the newest torch: newest")], "failed: none; NOT RUN: none;"),
+    (
+        f"echo 'nox > Session newest skipped: covered: {COVERED}'",
+        "newest",
+        0,
+        [f"leg newest: {COVERED}"],
+        "failed: none",
+    ),
+    (TESTS, "nowhere", 2, [], "unknown leg: nowhere (there are: main "),
+]
 
 
 @needs_bash
-def test_all_that_the_main_leg_prints_is_shown_and_its_summary_is_the_last_line(run_legs):
-    code, lines = run_legs("echo something; " + TESTS, "main")
-    assert code == 0 and "something" in lines
-    assert lines[-1] == "failed: none; NOT RUN: none; main: 1 passed in 1s"
-
-
-@needs_bash
-@pytest.mark.parametrize("leg", ["main", "torch-1.5.1"])
-def test_failing_tests_fail_the_run(run_legs, leg):
-    code, lines = run_legs(FAILING, leg)
-    assert code == 1 and "FAILED test_a" in lines and f"leg {leg} FAILED: 1 failed in 1s" in lines
-    assert lines[-1].startswith(f"failed: {leg}; NOT RUN: none; main: ")
+@pytest.mark.parametrize("session, leg, code, printed, last", OUTCOMES)
+def test_a_leg_is_told_to_have_passed_failed_or_not_been_run(run_legs, session, leg, code, printed, last):
+    found, lines = run_legs(session, leg)
+    assert found == code and lines[-1].startswith(last)
+    assert [line for line in printed if lines.count(line) != 1] == []
 
 
 @needs_bash
@@ -288,13 +298,6 @@ def test_the_legs_after_one_with_a_thousand_failures_are_run(run_legs):
     code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
     assert code == 1 and 500 < len([line for line in lines if line.startswith("assertion")]) < 700
     assert "== leg torch-1.12.1" in lines and lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
-
-
-@needs_bash
-def test_an_installation_that_breaks_fails_the_run(run_legs):
-    code, lines = run_legs("echo SyntaxError in setup.py; exit 1", "torch-1.5.1")
-    assert code == 1 and lines.count("SyntaxError in setup.py") == 1
-    assert lines[-1].startswith("failed: torch-1.5.1; NOT RUN: none;")
 
 
 CANNOT_FETCH = "its packages cannot be fetched"
@@ -318,12 +321,6 @@ def test_a_leg_that_cannot_be_installed_here_is_said_not_to_be_run(run_legs, tmp
     assert code == 0 and lines[-1].startswith(f"failed: none; NOT RUN: torch-{NEWEST};")
     if reason == CANNOT_FETCH:
         assert attempts.read_text().split() == ["attempt"] * 3 and session.split("'")[1] in lines
-
-
-@needs_bash
-def test_the_main_leg_cannot_be_left_out(run_legs):
-    code, lines = run_legs("echo Connection broken; exit 1", "main")
-    assert code == 1 and lines[-1].startswith("failed: main; NOT RUN: main;")
 
 
 @needs_bash
@@ -356,28 +353,6 @@ def test_the_hash_of_the_commit_chooses_one_more_release(run_legs, monkeypatch):
     begun = [line for line in lines if line.startswith("== leg ")]
     assert code == 0 and begun == ["== leg main", "== leg torch-1.5.1", "== leg " + leg]
     assert f"leg drawn by commit {COMMIT[:10]}: {leg} (.ci/run {leg} runs it again)" in lines
-
-
-@needs_bash
-def test_a_failure_with_the_newest_torch_warns(run_legs):
-    code, lines = run_legs(FAILING, "newest")
-    assert code == 0 and "******** WARNING: leg newest FAILED: 1 failed in 1s ********" in lines
-    assert "FAILED test_a" in lines and "******** WARNING: failed with the newest torch: newest ********" in lines
-    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
-
-
-@needs_bash
-def test_the_newest_torch_is_not_tested_twice(run_legs):
-    covered = f"pip installs torch {NEWEST}, which is the leg torch-{NEWEST}"
-    code, lines = run_legs(f"echo 'nox > Session newest skipped: covered: {covered}'", "newest")
-    assert code == 0 and f"leg newest: {covered}" in lines
-    assert lines[-1] == "failed: none; NOT RUN: none; main: not asked for"
-
-
-@needs_bash
-def test_an_unknown_leg_is_an_error_that_names_those_there_are(run_legs):
-    code, lines = run_legs(TESTS, "nowhere")
-    assert code == 2 and lines[-1].startswith("unknown leg: nowhere (there are: main ")
 
 
 @needs_bash

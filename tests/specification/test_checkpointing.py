@@ -132,32 +132,6 @@ def test_the_other_form_reaches_the_first_layer(setting):
         assert all(param.grad is not None for param in amp.master_params(optimizer))
 
 
-def saved_bytes(setting, form):
-    """Return the bytes of activations that a forward pass keeps for the backward pass, each storage once."""
-    with session_of(setting):
-        model, optimizer = opened(setting, form)
-        weights = {param.data_ptr() for param in model.parameters()}
-        held = {}
-
-        def keep(tensor):
-            if tensor.data_ptr() not in weights:
-                held[tensor.data_ptr()] = (tensor.numel() * tensor.element_size(), tensor)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = model(batch_of(setting)[0]).float().pow(2).mean()
-        loops.backward(loss, optimizer)
-        return sum(size for size, _ in held.values())
-
-
-@pytest.mark.skipif(not features.has_nested_saved_tensor_hooks(), reason="this torch cannot say what autograd keeps")
-@each_form
-@each_setting
-def test_what_is_saved_falls_to_the_inputs_of_the_blocks(setting, reentrant):
-    plain, checkpointed = saved_bytes(setting, None), saved_bytes(setting, reentrant)
-    assert checkpointed < plain / 4
-
-
 class CallsCheckpointed(torch.nn.Module):
     """Calls another model, none of its children, within a checkpoint."""
 

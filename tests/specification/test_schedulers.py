@@ -3,7 +3,6 @@
 Warnings are errors in this suite, so that every test here also tests silence.
 """
 
-import copy
 import inspect
 
 import pytest
@@ -98,26 +97,6 @@ def test_a_scheduler_outlives_the_session(setting):
     optimizer.step()
     scheduler.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
-
-
-@each_setting
-def test_a_schedulers_state_resumes(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = make_optimizer(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        scheduler = SCHEDULERS["CosineAnnealingLR"](optimizer)
-        train_step(model, optimizer, make_batch(setting))
-        scheduler.step()
-        saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
-        train_step(model, optimizer, make_batch(setting))
-        scheduler.step()
-        rate = optimizer.param_groups[0]["lr"]
-        optimizer.load_state_dict(saved[0])
-        scheduler.load_state_dict(saved[1])
-        train_step(model, optimizer, make_batch(setting))
-        scheduler.step()
-        assert optimizer.param_groups[0]["lr"] == rate
 
 
 @each_setting
