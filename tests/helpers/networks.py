@@ -14,6 +14,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine import casting
+from ampcompat.engine.optimizers import stored_master
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.support.torch_compat import features
@@ -26,6 +27,7 @@ class Setting(NamedTuple):
     level: str
     backend: str
     pair: Any
+    stored: bool = False  # whether masters are stored between steps
 
     @property
     def low(self):
@@ -73,10 +75,14 @@ def _lacks_arithmetic(dtype):
     return None if half_kernels.trains_in(dtype) else f"this torch cannot train in {dtype} on a CPU"
 
 
-def _param(level, backend, pair):
-    setting = Setting(level, backend, pair)
+def _param(level, backend, pair, stored=False):
+    setting = Setting(level, backend, pair, stored)
     lack = _missing(setting) or (_lacks_arithmetic(pair.low) if level != "O0" else None)
-    name = "-".join([level] + [backend] * setting.casts_functions + ["standin"] * (pair is STAND_IN))
+    if stored and not features.is_version_within(oldest=stored_master.OLDEST):
+        lack = "this torch cannot store masters"
+    name = "-".join(
+        [level] + [backend] * setting.casts_functions + ["standin"] * (pair is STAND_IN) + ["stored"] * stored
+    )
     return pytest.param(setting, id=name, marks=[pytest.mark.skip(reason=lack)] if lack else [])
 
 
@@ -86,6 +92,8 @@ REAL = [
     for level, pair in _PAIR_OF.items()
     for backend in (("native", "patched") if level in ("O1", "O4") else ("auto",))
 ]
+#: O5 with ``store_param_remainders=True``.
+STORED = [_param("O5", "auto", BFLOAT16, stored=True)]
 STANDING_IN = [_param("O1", "patched", STAND_IN), _param("O2", "auto", STAND_IN), _param("O3", "auto", STAND_IN)]
 
 SETTINGS = REAL + STANDING_IN  # for tests that pair them with other axes
@@ -93,6 +101,7 @@ SETTINGS = REAL + STANDING_IN  # for tests that pair them with other axes
 _EACH = SETTINGS if half_kernels.stand_in() else REAL
 
 each_setting = pytest.mark.parametrize("setting", _EACH)
+each_setting_and_stored = pytest.mark.parametrize("setting", _EACH + STORED)
 
 
 def settings_of(*levels):
@@ -100,9 +109,10 @@ def settings_of(*levels):
     return [param for param in SETTINGS if param.values[0].level in levels]
 
 
-def settings_at(*levels):
-    """Return a mark: the settings at these levels only."""
-    return pytest.mark.parametrize("setting", [param for param in _EACH if param.values[0].level in levels])
+def settings_at(*levels, stored=False):
+    """Return a mark: the settings at these levels only, and O5 with stored masters if ``stored``."""
+    chosen = [param for param in _EACH if param.values[0].level in levels]
+    return pytest.mark.parametrize("setting", chosen + STORED * stored)
 
 
 @contextlib.contextmanager
@@ -126,6 +136,8 @@ def _own_dtypes():
 
 def initialize(setting, models, optimizers=None, **options):
     """Call ``amp.initialize`` at the setting's level."""
+    if setting.stored and optimizers is not None:
+        options.setdefault("store_param_remainders", True)
     return amp.initialize(models, optimizers, opt_level=setting.level, **options)
 
 

@@ -1,9 +1,7 @@
 """``store_param_remainders=True``: masters are stored between steps, and every bit is that of O5 without it."""
 
-import copy
 import gc
 import io
-import pickle
 
 import pytest
 import torch
@@ -166,70 +164,6 @@ def test_weights_masters_and_state_are_those_of_o5(make, how):
     assert_same(OPTIMIZERS[make], **HOW[how])
 
 
-def test_a_skipped_step_and_a_scheduler():
-    def run(stored):
-        with ampcompat.session():
-            model, optimizer = initialize(adamw, stored, loss_scale="dynamic", init_scale=2.0**10)
-            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-            for index in range(6):
-                optimizer.zero_grad()
-                backward(model, optimizer, index, factor=float("inf") if index in (1, 4) else 1.0)
-                optimizer.step()
-                scheduler.step()
-                assert amp.step_was_skipped(optimizer) is (index in (1, 4))
-            return result(model, optimizer), amp.state_dict(), scheduler.state_dict()
-
-    assert same(run(True), run(False))
-
-
-def test_gradients_of_a_skipped_step_are_not_used_by_the_next_one():
-    def run(stored):
-        with ampcompat.session():
-            model, optimizer = initialize(adamw, stored, loss_scale="dynamic", init_scale=2.0**10)
-            for index in range(3):
-                backward(model, optimizer, index, factor=float("inf") if index == 1 else 1.0)
-                if index == 1:  # and a plain pass, whose gradients stay half
-                    optimizer.zero_grad()
-                    x, classes = batch(7)
-                    torch.nn.functional.cross_entropy(model(x).float(), classes).backward()
-                optimizer.step()
-                assert amp.step_was_skipped(optimizer) is (index == 1)
-            return result(model, optimizer)
-
-    assert same(run(True), run(False))
-
-
-def test_a_loop_without_scale_loss_trains_alike():
-    def run(stored):
-        with ampcompat.session():
-            model, optimizer = initialize(adamw, stored)
-            for index in range(4):
-                x, classes = batch(index)
-                torch.nn.functional.cross_entropy(model(x).float(), classes).backward()
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=index % 2 == 0)
-            return result(model, optimizer)
-
-    assert same(run(True), run(False))
-
-
-def test_sparse_gradients_train_alike():
-    def run(stored):
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Embedding(30, 8, sparse=True), torch.nn.Flatten(), torch.nn.Linear(24, 1))
-        with ampcompat.session():
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            options = {"store_param_remainders": True} if stored else {}
-            amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
-            for index in range(3):
-                torch.manual_seed(index)
-                loops.step(model(torch.randint(30, (4, 3))).float().sum(), optimizer)
-                optimizer.zero_grad()
-            return result(model, optimizer)
-
-    assert same(run(True), run(False))
-
-
 # -- what scripts read and write ---------------------------------------------------------------------------------------
 
 
@@ -245,74 +179,6 @@ def write_through_a_kept_alias(model, optimizer, index):
 
 def test_an_alias_of_a_master_that_a_script_keeps_writes_to_it():
     assert_same(adamw, after=write_through_a_kept_alias)
-
-
-def halve_a_master(model, optimizer, index):
-    with torch.no_grad():
-        optimizer.param_groups[0]["params"][0].mul_(0.5)
-
-
-def clamp_weights(model, optimizer, index):
-    for param in model.parameters():
-        param.data.clamp_(-0.05, 0.05)
-
-
-def clamp_in_place(model, optimizer, index):
-    with torch.no_grad():
-        for param in model.parameters():
-            param.clamp_(-0.05, 0.05)
-
-
-def write_elements(model, optimizer, index):
-    with torch.no_grad():
-        model[3].weight[2:4] = 0.125
-        model[5].bias += 1.0
-
-
-def assign_data(model, optimizer, index):
-    model[3].weight.data = model[3].weight.data * 0.5
-
-
-def load_weights(model, optimizer, index):
-    state = {name: value * 0.75 for name, value in model.state_dict().items() if value.is_floating_point()}
-    model.load_state_dict(state, strict=False)
-
-
-def change_gradients(model, optimizer, index):
-    model[3].weight.grad.mul_(2.0)
-    model[5].bias.grad = torch.ones_like(model[5].bias)
-    model[5].weight.grad = None
-
-
-def penalize(model, optimizer, index):
-    for param in model.parameters():
-        param.grad.data.add_(param.data, alpha=0.125)
-
-
-def read_everything(model, optimizer, index):
-    model.state_dict()
-    assert all(bool(param.isfinite().all()) for param in amp.master_params(optimizer))
-    assert all(param.grad is None or bool(param.grad.isfinite().all()) for param in model.parameters())
-
-
-AT_ANY_TIME = (
-    halve_a_master,
-    clamp_weights,
-    clamp_in_place,
-    write_elements,
-    assign_data,
-    load_weights,
-    read_everything,
-)
-BEFORE_A_STEP = (change_gradients, penalize)
-
-
-@pytest.mark.parametrize(
-    "script,moment",
-    [(script, "between") for script in AT_ANY_TIME + BEFORE_A_STEP] + [(script, "after") for script in AT_ANY_TIME],
-)
-def test_what_a_script_does_to_weights_and_gradients_has_the_effect_that_it_has_at_o5(script, moment):
-    assert_same(adamw, **{moment: script})
 
 
 def test_a_write_that_nothing_sees_changes_a_master_by_half_a_step_of_the_half_weight_at_most():
@@ -390,33 +256,6 @@ def test_resumes_bit_for_bit_with_and_without_stored_masters(writes, reads):
             optimizer.step()
             optimizer.zero_grad()
         assert same(found, result(model, optimizer))
-
-
-def test_a_deep_copy_trains_on_alike_and_alone():
-    with ampcompat.session():
-        pair = initialize(adamw, True)
-        backward(*pair, 0)
-        pair[1].step()
-        twin = copy.deepcopy(pair)
-        for model, optimizer in (pair, twin):
-            optimizer.zero_grad()
-            backward(model, optimizer, 1)
-            optimizer.step()
-        assert are_stored(pair[1]) and are_stored(twin[1])
-        assert same(result(*pair), result(*twin))
-
-
-def test_a_pickled_pair_trains_on_alike():
-    with ampcompat.session():
-        pair = initialize(adamw, True)
-        backward(*pair, 0)
-        pair[1].step()
-        twin = pickle.loads(pickle.dumps(pair))
-        for model, optimizer in (pair, twin):
-            optimizer.zero_grad()
-            backward(model, optimizer, 1)
-            optimizer.step()
-        assert same(result(*pair)[1], result(*twin)[1])
 
 
 def test_an_added_param_group_is_stored_too():

@@ -7,7 +7,7 @@ from helpers.networks import INPUT, Product, initialize, session_of, settings_at
 
 from ampcompat import amp
 
-with_masters = settings_at("O2", "O5")
+with_masters = settings_at("O2", "O5", stored=True)
 
 
 def tiny(setting):
@@ -84,7 +84,7 @@ def test_a_param_put_in_the_place_of_another_is_unscaled_and_checked(setting, sc
         assert new.tolist() == [0.25, 0.25]
 
 
-@settings_at("O0", "O1", "O2", "O3", "O5")
+@settings_at("O0", "O1", "O2", "O3", "O5", stored=True)
 @pytest.mark.parametrize("replace", ["clear", "assign", "pop"])
 def test_groups_that_are_taken_out_can_be_added_again(setting, replace):
     def trained(rebuilds):

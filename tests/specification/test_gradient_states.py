@@ -355,7 +355,7 @@ def change(param, grad, how):
 COUNT_OF_SETTINGS = 6
 
 
-@settings_at("O0", "O1", "O2", "O3", "O5")
+@settings_at("O0", "O1", "O2", "O3", "O5", stored=True)
 def test_random_sequences_agree_with_the_model_by_hand(setting):
     run_sequences(Script, setting, settings_of_test=COUNT_OF_SETTINGS)
 

@@ -14,6 +14,7 @@ from helpers import loops
 from helpers.networks import (
     INPUT,
     SETTINGS,
+    STORED,
     Product,
     differing,
     each_setting,
@@ -223,7 +224,7 @@ def distance(first, second):
     return sum(float((first[name].double() - second[name].double()).pow(2).sum()) for name in second) ** 0.5
 
 
-@paired("setting, change, passes, options", SETTINGS, EACH_CHANGE, [1, 2], EACH_SCALE)
+@paired("setting, change, passes, options", SETTINGS + STORED, EACH_CHANGE, [1, 2], EACH_SCALE)
 def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change, passes, options):
     with session_of(setting):
         found = trained(setting, change, passes, **options)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers.networks import (
     each_setting,
+    each_setting_and_stored,
     holds_nonzero,
     initialize,
     make_batch,
@@ -306,7 +307,7 @@ def test_an_ema_of_the_weights_follows_the_model(setting):
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
-@each_setting
+@each_setting_and_stored
 def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting):
     with session_of(setting):
         model, batch = make_network(setting), make_batch(setting)
@@ -371,7 +372,7 @@ def pickled_pair(pair):
     return pickle.loads(pickle.dumps(pair))
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("duplicate", [pickled_pair, saved_and_loaded])
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before):

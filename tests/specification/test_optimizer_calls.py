@@ -14,6 +14,7 @@ from helpers.networks import (
     Product,
     ProductReference,
     each_setting,
+    each_setting_and_stored,
     initialize,
     session_of,
     settings_at,
@@ -58,7 +59,7 @@ def skip_unless_step_hooks_run():
         pytest.skip("the compiler of this torch, once imported, turns step hooks off")
 
 
-@each_setting
+@each_setting_and_stored
 def test_step_hooks_run_around_real_steps_only(setting):
     skip_unless_step_hooks_run()
     with session_of(setting):
@@ -74,7 +75,7 @@ def test_step_hooks_run_around_real_steps_only(setting):
         assert calls == ["before", "after"]
 
 
-@each_setting
+@each_setting_and_stored
 def test_sparse_gradients_are_unscaled_summed_and_stepped(setting):
     if setting.level == "O3":
         skip_unless_sparse_adds(setting.low)
@@ -97,7 +98,7 @@ def skip_unless_sparse_adds(dtype):
         pytest.skip(f"this torch cannot accumulate sparse gradients in {dtype}: {error}")
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_an_overflow_in_a_sparse_gradient_is_seen(setting, value):
     with session_of(setting):

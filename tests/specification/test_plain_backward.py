@@ -9,7 +9,7 @@ from ampcompat import amp
 from ampcompat.support.torch_compat import features
 
 FACTOR = 2.0**-4
-with_masters = settings_at("O2", "O5")
+with_masters = settings_at("O2", "O5", stored=True)
 needs_lasting_gradients = pytest.mark.skipif(
     not features.keeps_gradient_objects(), reason="this torch makes a new object of a gradient at every read"
 )
@@ -72,7 +72,7 @@ def test_plain_and_scaled_losses_add_up_in_one_step(setting, order):
             lab.step()
 
 
-@with_masters
+@settings_at("O2", "O5")
 def test_it_is_said_once_and_only_then(setting, capsys):
     with session_of(setting, verbosity=1):
         lab = Lab(setting)

@@ -357,6 +357,6 @@ class Machine(SessionMachine):
         self.written = None if self.written == "master" else self.written
 
 
-@settings_at("O0", "O1", "O2", "O3", "O4", "O5")
+@settings_at("O0", "O1", "O2", "O3", "O4", "O5", stored=True)
 def test_random_sequences_agree_with_the_script_in_float64(setting):
     run_sequences(Machine, setting, settings_of_test=8)

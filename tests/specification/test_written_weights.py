@@ -23,8 +23,8 @@ from ampcompat import amp
 
 #: Old torch's ``state_dict`` hands out ``param.data``, which may be written to, so weights are compared once after it.
 STATE_DICT_READS_DATA = "param.data" in inspect.getsource(torch.nn.Module._save_to_state_dict)
-with_masters = settings_at("O2", "O5")
-cast_weights = settings_at("O2", "O3", "O5")
+with_masters = settings_at("O2", "O5", stored=True)
+cast_weights = settings_at("O2", "O3", "O5", stored=True)
 A_QUARTER = 0.25  # which every dtype holds exactly
 
 

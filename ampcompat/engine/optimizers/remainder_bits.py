@@ -57,7 +57,7 @@ class Ties:
             self._bits = torch.zeros(-(-self._size // 8), dtype=torch.uint8, device=marks.device)
             for indices in self._indices:
                 for bit in range(8):
-                    self._bits[indices[indices % 8 == bit] // 8] += 1 << bit
+                    self._bits[indices[indices % 8 == bit] >> 3] += 1 << bit
             self._indices = []
             return
         padded = torch.zeros(-(-marks.numel() // 8) * 8, dtype=torch.uint8, device=marks.device)
@@ -75,7 +75,7 @@ class Ties:
                     patterns[inside - start] += _SHIFT
             return
         packed = self._bits[start // 8 : -(-(start + patterns.numel()) // 8)]
-        marks = (packed.view(-1, 1) // self._weights() % 2).view(-1)[: patterns.numel()]
+        marks = (packed.view(-1, 1) & self._weights() != 0).view(-1)[: patterns.numel()]
         patterns.add_(marks.to(torch.int32), alpha=_SHIFT)
 
     def memory(self):
