@@ -119,7 +119,7 @@ FAULTS_OF_TRAINING = [
     Fault("ties between two bfloat16 values not told apart", "join", "ties.add_to(piece, first + start)", "pass",
           "optimizers/test_remainders.py"),
     Fault("a weight is written before its stored master is restored", "SessionMasters._restore",
-          "restore(entry.master)", "pass", STORED),
+          "restore(entry.master)", "pass", WRITTEN),
     Fault("masters are stored although a script keeps an alias", "SessionMasters.may_store", "param in self.writes or",
           "False or", STORED),
     Fault("each chunk counts a step", "_Counts.restore", "vars(optimizer).update(self._attributes)", "pass",

@@ -280,9 +280,9 @@ def test_what_a_script_writes_to_masters_is_in_the_next_forward_pass_and_in_the_
         (master,) = [each for each in masters_of(model, optimizer) if each.shape == model[3].weight.shape]
         expected = master.detach().clone() * 0.5
         write(master)
-        assert torch.equal(model.state_dict()["3.weight"], expected)
         model(batch[0])
         assert torch.equal(model[3].weight.detach(), expected.to(setting.low))
+        assert torch.equal(model.state_dict()["3.weight"], expected)
         train_step(model, optimizer, batch)
         assert torch.equal(master.detach(), expected)
 
