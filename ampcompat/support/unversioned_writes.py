@@ -87,8 +87,8 @@ _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
 
 _open = []  # every open ``WrittenMemory``
-_living = {}  # address -> weak references to aliases, created while one was open
-_dead = deque()  # addresses whose alias was freed. A weakref callback may run at any time, so it takes no lock.
+_aliases = {}  # address -> weak references to aliases of this memory, created while one was open
+_freed = deque()  # addresses an alias of which was freed. A weakref callback may run at any time, so it takes no lock.
 _patches = PatchStack()  # what is replaced while one is open
 
 
@@ -132,8 +132,7 @@ class WrittenMemory:
         self.may_be_written = may_be_written
         self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
         self._ids = {}  # address -> ids of watched tensors
-        #: id of a watched tensor that may have been written -> weak references to aliases; for a fast ``in``
-        self.noted = {}
+        self._noted = set()  # ids of watched tensors that may have been written
         self._paused_threads = threads = set()
         self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
         swapped_tensors.holders.add(self)
@@ -155,111 +154,98 @@ class WrittenMemory:
                 _open.remove(self)
             if not _open:
                 _patches.undo()
-                _living.clear()
+                _aliases.clear()
 
     def watch(self, tensors, are_written=False):
         """Watch these tensors at their current memory. One that already has an alias counts as written."""
         for tensor in tensors:
-            key, memory = id(tensor), memory_of(tensor)
+            memory = memory_of(tensor)
             with _lock:
-                known, before = self._watched.get(key, (None, None))
-                if known is None or known() is not tensor:
-                    known = weakref.ref(tensor, functools.partial(self._forget, key))
-                self._leave(key, before)
-                self._watched[key] = (known, memory)
-                if memory:
-                    self._ids.setdefault(memory, set()).add(key)
-                if get_ident() not in self._paused_threads:
-                    self._add(key, _living_aliases(memory), are_written)
+                self._watch_at(tensor, memory)
+                if get_ident() not in self._paused_threads and (are_written or _has_aliases(memory)):
+                    self._noted.add(id(tensor))
 
     def leave_memory(self, tensors):
         """Stop watching the former memory of these tensors: it is freed, and other tensors may get it."""
-        for tensor in tensors:
-            known, memory = self._watched.get(id(tensor), (None, None))
-            if memory:
-                with _lock:
-                    self._leave(id(tensor), memory)
-                    self._watched[id(tensor)] = known, 0
+        with _lock:
+            for tensor in filter(self._is_watched, tensors):
+                self._watch_at(tensor, None)
 
-    def _add(self, key, aliases, is_written):
-        alive = [each for each in self.noted.get(key, ()) if each() is not None]
-        if alive or aliases or is_written:
-            known = set(map(id, alive))  # by identity: weak references compare equal if their objects do
-            self.noted[key] = alive + [each for each in aliases if id(each) not in known]
+    def _watch_at(self, tensor, memory):
+        key = id(tensor)
+        reference = self._watched[key][0] if self._is_watched(tensor) else None
+        self._forget(key)
+        self._watched[key] = reference or weakref.ref(tensor, functools.partial(self._died, key)), memory
+        if memory:
+            self._ids.setdefault(memory, set()).add(key)
 
-    def _leave(self, key, memory):
+    def _forget(self, key):
+        """Forget a tensor and where it is, but not that it is noted."""
+        _, memory = self._watched.pop(key, (None, None))
         sharing = self._ids.get(memory, set())
         sharing.discard(key)
         if not sharing:
             self._ids.pop(memory, None)
 
-    def _forget(self, key, reference):
+    def _died(self, key, reference):
         with _lock:
-            known, memory = self._watched.get(key, (None, None))
-            if known is reference:
-                del self._watched[key]
-                self._leave(key, memory)
-                self.noted.pop(key, None)
+            if self._watched.get(key, (None, None))[0] is reference:
+                self._forget(key)
+                self._noted.discard(key)
+
+    def _is_watched(self, tensor):
+        reference, _ = self._watched.get(id(tensor), (None, None))
+        return reference is not None and reference() is tensor
 
     def release(self, tensor):
         """Stop watching a tensor that is being swapped; return a function that watches it again."""
-        with _lock:  # it no longer shares its memory
-            for aliases in list(_living.values()) + list(self.noted.values()):
-                aliases[:] = [each for each in aliases if each() is not tensor]
-        if not self._is_watched(tensor):
-            return None
-        self._forget(id(tensor), self._watched[id(tensor)][0])
+        with _lock:
+            for references in _aliases.values():  # it no longer shares its memory
+                references[:] = [reference for reference in references if reference() is not tensor]
+            if not self._is_watched(tensor):
+                return None
+            self._forget(id(tensor))
         return functools.partial(self.watch, [tensor], are_written=True)
 
-    def _is_watched(self, tensor):
-        known, _ = self._watched.get(id(tensor), (None, None))
-        return known is not None and known() is tensor
-
-    def note(self, tensor, memory, aliases):
-        """Note that this memory, that of ``tensor``, may be written to, through ``aliases`` as long as they exist.
-
-        Args:
-            aliases: weak references.
-        """
-        if not (self._ids.get(memory) or self._is_watched(tensor)) or get_ident() in self._paused_threads:
-            return
-        with _lock:
-            keys = self._keys_of(tensor, memory)
-            for key in keys:
-                self._add(key, aliases, is_written=True)
-        self._tell(keys)
-
-    def _keys_of(self, tensor, memory):
-        return set(self._ids.get(memory, ())).union([id(tensor)] if self._is_watched(tensor) else ())
-
-    def _tell(self, keys):
-        for key in keys if self.may_be_written is not None else ():
-            self.may_be_written(key)
+    def note(self, tensor, memory):
+        """Note that this memory, that of ``tensor``, may be written to."""
+        if (memory in self._ids or self._is_watched(tensor)) and get_ident() not in self._paused_threads:
+            with _lock:
+                keys = self._keys_of(tensor, memory)
+                self._noted.update(keys)
+            self._call(keys)
 
     def note_assigning(self, tensor):
         """Note that the data of a tensor is about to be assigned."""
         if self.may_be_written is not None and get_ident() not in self._paused_threads:
-            self._tell(self._keys_of(tensor, memory_of(tensor)))
+            self._call(self._keys_of(tensor, memory_of(tensor)))
 
-    def note_assigned(self, tensor, memory, aliases):
-        """As ``note``, for a tensor whose data was assigned."""
-        if self._is_watched(tensor):
-            self.watch([tensor])
-        self.note(tensor, memory, aliases)
+    def note_assigned(self, tensor, memory):
+        """As ``note``, for a tensor whose data was assigned: it has this memory now."""
+        with _lock:
+            if self._is_watched(tensor):
+                self._watch_at(tensor, memory)
+        self.note(tensor, memory)
+
+    def _keys_of(self, tensor, memory):
+        return set(self._ids.get(memory, ())).union([id(tensor)] if self._is_watched(tensor) else ())
+
+    def _call(self, keys):
+        for key in keys if self.may_be_written is not None else ():
+            self.may_be_written(key)
 
     def __bool__(self):
-        return bool(self.noted)
+        return bool(self._noted)
 
     def __contains__(self, tensor):
-        return id(tensor) in self.noted
+        return id(tensor) in self._noted
 
     def clear(self, tensors):
         """Consider these tensors unwritten from now on, except those with an alias that still exists."""
-        for tensor in tensors if self.noted else ():
+        for key in self._noted.intersection(map(id, tensors)) if self._noted else ():
             with _lock:
-                aliases = self.noted.get(id(tensor))
-                if aliases is not None and all(alias() is None for alias in aliases):
-                    del self.noted[id(tensor)]
+                if not _has_aliases(self._watched[key][1]):
+                    self._noted.discard(key)
 
     def paused(self):
         """Return a context manager that notes nothing in this thread, for an optimizer's own step."""
@@ -283,31 +269,29 @@ class _Switched:
         self._leave(get_ident())
 
 
-def _living_aliases(memory):
-    """Return weak references to the aliases of this memory, including those of tensors that were not watched yet."""
-    with _lock:
-        while _dead:
-            address = _dead.popleft()
-            alive = [reference for reference in _living.pop(address, ()) if reference() is not None]
-            if alive:
-                _living[address] = alive
-        return list(_living.get(memory, ()))
+def _has_aliases(memory):
+    """Return whether this memory has living aliases, also such that were made before its tensor was watched."""
+    while _freed:
+        address = _freed.popleft()
+        alive = [reference for reference in _aliases.pop(address, ()) if reference() is not None]
+        if alive:
+            _aliases[address] = alive
+    return memory in _aliases
 
 
-def _references(memory, aliases):
-    references = [weakref.ref(alias, lambda reference: _dead.append(memory)) for alias in aliases]
-    if memory and references:  # 0: an empty tensor, or one on "meta"
+def _add_aliases(memory, aliases):
+    if memory and aliases:  # 0: an empty tensor, or one on "meta"
         with _lock:
-            _living.setdefault(memory, []).extend(references)
-            _living_aliases(memory)
-    return references
+            _has_aliases(memory)  # drop what was freed
+            references = [weakref.ref(alias, lambda reference: _freed.append(memory)) for alias in aliases]
+            _aliases.setdefault(memory, []).extend(references)
 
 
 def _alias_made(tensor, alias):
     memory = memory_of(tensor)
-    references = _references(memory, (alias,))
+    _add_aliases(memory, [alias])
     for written in list(_open):
-        written.note(tensor, memory, references)
+        written.note(tensor, memory)
 
 
 def _assigning_data(tensor):
@@ -318,10 +302,9 @@ def _assigning_data(tensor):
 def _data_assigned(tensor, value):
     memory = memory_of(tensor)
     others = [each for each in (value, value._base) if each is not None and each is not tensor]
-    aliases = [each for each in others if memory_of(each) == memory]
-    references = _references(memory, aliases)
+    _add_aliases(memory, [each for each in others if memory_of(each) == memory])
     for written in list(_open):
-        written.note_assigned(tensor, memory, references)
+        written.note_assigned(tensor, memory)
 
 
 def _noting_numpy(numpy):
