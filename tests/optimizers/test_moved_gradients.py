@@ -6,6 +6,7 @@ from helpers.precision import HIGH, LOW
 
 from ampcompat.engine.optimizers.half_and_master_chunks import MasterChunk
 from ampcompat.support import tensor_lists
+from ampcompat.support.unversioned_writes import WrittenMemory
 
 SHAPES = [(3, 5), (7,), (), (1, 2, 3)]
 
@@ -17,7 +18,7 @@ def make_pairs(shapes=SHAPES):
 
 
 def chunks_of(pairs):
-    return [MasterChunk(chunk) for chunk in tensor_lists.chunked(pairs)]
+    return [MasterChunk(chunk, WrittenMemory()) for chunk in tensor_lists.chunked(pairs)]
 
 
 def give(chunk, factor=1.0):

@@ -32,12 +32,19 @@ _VERSION = operator.attrgetter("_version")
 class MasterChunk:
     """Half params of a model and their masters, pairwise.
 
+    Args:
+        pairs: (model, master) pairs.
+        writes: the session's ``WrittenMemory``.
+
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
     """
 
-    __slots__ = ("models", "masters", "is_new", "_half_versions", "_master_versions")
+    __slots__ = ("models", "masters", "is_new", "_writes", "_half_versions", "_master_versions")
 
-    def __init__(self, pairs):
+    is_stored = False  # the masters have no values: see ``RemainderChunk``
+
+    def __init__(self, pairs, writes):
+        self._writes = writes
         self.models, self.masters = map(list, zip(*pairs))
         self.is_new = True  # no step yet
         self.note_versions()
@@ -54,32 +61,33 @@ class MasterChunk:
         self._half_versions = [original._half_versions[index] for index in indices]
         self._master_versions = [original._master_versions[index] for index in indices]
 
-    def refresh(self, writes, wholly=False):
+    def refresh(self, wholly=False):
         """Make half params and masters agree before a step: see the table of this module.
 
         Args:
-            writes: the session's ``WrittenMemory``.
             wholly: before the first step, masters that no script has written take the whole value of their half param,
                 not only the elements that differ. So ranks have equal masters, as with Apex, after one of them
                 broadcast its half params.
         """
-        of_halves, of_masters = self._written(writes)
-        moved = [index for index in of_halves if self.models[index]._version != self._half_versions[index]]
-        self._take(moved if wholly else of_halves, writes)
-        self._take([index for index in of_halves if wholly and index not in moved], writes, wholly)
-        self._show(of_masters, writes)
+        of_halves, of_masters = self._written()
+        if wholly:
+            moved = [index for index in of_halves if self.models[index]._version != self._half_versions[index]]
+            self._take([index for index in of_halves if index not in moved], wholly)
+            of_halves = moved
+        self._take(of_halves)
+        self._show(of_masters)
 
-    def show_written(self, writes):
+    def show_written(self):
         """Round the masters that the script has written into their half params, unless it has written these too."""
-        self._show(self._written(writes)[1], writes)
+        self._show(self._written()[1])
 
-    def show_all(self, writes):
+    def show_all(self):
         """Round all masters into their half params, without a move of their version counters."""
-        self._show(range(len(self.models)), writes)
+        self._show(range(len(self.models)))
 
-    def _written(self, writes):
+    def _written(self):
         """Return the indices of the half params that may have been written, and those of the masters."""
-        half_versions, master_versions = _versions(self.models), _versions(self.masters)
+        half_versions, master_versions, writes = _versions(self.models), _versions(self.masters), self._writes
         is_unmoved = half_versions == self._half_versions and master_versions == self._master_versions
         if is_unmoved and not (self.is_new or writes):
             return (), ()
@@ -95,35 +103,35 @@ class MasterChunk:
                 of_halves.append(index)
         return of_halves, of_masters
 
-    def _take(self, indices, writes, wholly=False):
+    def _take(self, indices, wholly=False):
         if indices:
             models, masters = self._at(indices)
             take_values(models, masters, wholly)
-            self._note_agreement(indices, writes)
+            self._note_agreement(indices)
 
-    def _show(self, indices, writes):
+    def _show(self, indices):
         if indices:
             models, masters = self._at(indices)
             with torch.no_grad():
                 tensor_lists.copy_(list(map(tensor_lists.data_of, models)), masters)
-            self._note_agreement(indices, writes)
+            self._note_agreement(indices)
 
     def _at(self, indices):
         return [[each[index] for index in indices] for each in (self.models, self.masters)]
 
-    def _note_agreement(self, indices, writes):
+    def _note_agreement(self, indices):
         for index in indices:
             self._half_versions[index] = self.models[index]._version
             self._master_versions[index] = self.masters[index]._version
-        for tensors in self._at(indices):
-            writes.clear(tensors)
+        for tensors in self._at(indices) if self._writes else ():
+            self._writes.clear(tensors)
 
-    def round_into_models(self, writes):
-        """Copy the masters to the half params, rounded; clear what ``writes`` has noted of both."""
+    def round_into_models(self):
+        """Copy the masters to the half params, rounded: neither counts as written."""
         tensor_lists.copy_(self.models, self.masters)
         self.note_versions()
-        writes.clear(self.models)
-        writes.clear(self.masters)
+        if self._writes:
+            self._writes.clear(self.models + self.masters)
 
     def move_gradients(self, unscale_, may_stay=False):
         """Add the half params' gradients to those of their masters, in the masters' dtype, and set them to None.

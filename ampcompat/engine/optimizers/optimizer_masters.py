@@ -154,7 +154,7 @@ class OptimizerMasters:
 
     def _chunks_of(self, pairs):
         stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
-        return [MasterChunk(each) for each in tensor_lists.chunked(rest)] + stored
+        return [MasterChunk(each, self.writes) for each in tensor_lists.chunked(rest)] + stored
 
     def _drop_removed(self):
         """Forget the pairs whose masters a script has taken out of ``param_groups``."""
@@ -247,9 +247,9 @@ class OptimizerMasters:
         """
         self._has_begun = True
         may_have_moved = bool(self.writes)
-        for chunk in self.chunks:
+        for chunk in self._chunks_with_values():
             if chunk.is_new or not new_only:
-                chunk.refresh(self.writes, chunk.is_new and self._session_masters.are_weights_shared_by_hand())
+                chunk.refresh(wholly=chunk.is_new and self._session_masters.are_weights_shared_by_hand())
         if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
             self._follow_models()
 
@@ -265,28 +265,36 @@ class OptimizerMasters:
 
     def show_written(self):
         """Round the masters that a script has written into their half params: see ``half_and_master_chunks``."""
-        for chunk in self.chunks:
-            chunk.show_written(self.writes)
+        for chunk in self._chunks_with_values():
+            chunk.show_written()
 
     def show_all(self):
         """Round all masters into their half params, which graphs of earlier forward passes may need."""
-        for chunk in self.chunks:
-            chunk.show_all(self.writes)
+        for chunk in self._chunks_with_values():
+            chunk.show_all()
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
         if not self._has_begun:
             self.refresh()
-        for chunk in self._remainder_chunks():
-            if chunk.is_new and self._session_masters.may_store(chunk.models + chunk.masters):
-                chunk.store_if_rounded()
+        for chunk in self._chunks_to_store():
+            if chunk.is_new and chunk.are_rounded():
+                chunk.store()
 
-    def _remainder_chunks(self):
-        return [chunk for chunk in self.chunks if isinstance(chunk, RemainderChunk)] if self.are_stored else []
+    def _chunks_with_values(self):
+        """Return the chunks whose masters are not stored: the half params of stored ones are rounded already."""
+        return [chunk for chunk in self.chunks if not chunk.is_stored] if self.are_stored else self.chunks
+
+    def _chunks_to_store(self):
+        """Return the chunks whose masters can be stored now, and are not."""
+        if not self.are_stored:
+            return ()
+        chunks = [chunk for chunk in self.chunks if isinstance(chunk, RemainderChunk) and not chunk.is_stored]
+        return [chunk for chunk in chunks if self._session_masters.may_store(chunk.models + chunk.masters)]
 
     def stored_chunks(self):
         """Return the chunks whose masters are stored now."""
-        return [chunk for chunk in self._remainder_chunks() if chunk.is_stored()]
+        return [chunk for chunk in self.chunks if chunk.is_stored]
 
     def are_on_cuda(self):
         """Return whether the first master is on a CUDA device."""
@@ -303,17 +311,16 @@ class OptimizerMasters:
         if self.chunks:
             with torch.set_grad_enabled(torch.is_grad_enabled()):
                 torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
-                for chunk in self.chunks:
-                    chunk.round_into_models(self.writes)
+                for chunk in self._chunks_with_values():
+                    chunk.round_into_models()
 
     def finish_step(self):
         """Round the masters into the model. Before the first step every half param is compared with its master."""
         for chunk in self.chunks:
             chunk.is_new = False
         self.round_into_models()
-        for chunk in self._remainder_chunks():
-            if not chunk.is_stored() and self._session_masters.may_store(chunk.models + chunk.masters):
-                chunk.store()
+        for chunk in self._chunks_to_store():
+            chunk.store()
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

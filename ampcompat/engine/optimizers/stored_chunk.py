@@ -27,7 +27,7 @@ class RemainderChunk(MasterChunk):
     __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "__weakref__")
 
     def __init__(self, pairs, owner):
-        super().__init__(pairs)
+        super().__init__(pairs, owner.writes)
         self._owner = owner
         self._layouts = []  # (offset, shape, stride) of each master in memory
         self._size = 0
@@ -38,23 +38,21 @@ class RemainderChunk(MasterChunk):
         self._memory = None  # float32 of shape (size,): the values; while stored None
         self._stored = None  # ``StoredValues``; None while the masters have their values
 
+    @property
     def is_stored(self):
-        """Return whether the masters are stored now."""
+        """Whether the masters are stored now."""
         return self._stored is not None
 
     def stored_memory(self):
         """Return the tensors that hold what the weights lack."""
-        return [self._stored.remainders] + self._stored.ties.memory() if self.is_stored() else []
+        return [self._stored.remainders] + self._stored.ties.memory() if self.is_stored else []
 
     # -- storing and restoring -----------------------------------------------------------------------------------------
 
-    def store_if_rounded(self):
-        """Store the masters if the half params are their rounded values."""
-        if self.is_stored():
-            return
+    def are_rounded(self):
+        """Return whether the half params are the masters, rounded."""
         with without_gradients():
-            if all(map(_is_rounded, self.models, self.masters)):
-                self.store()
+            return all(map(_is_rounded, self.models, self.masters))
 
     def store(self):
         """Store the masters, whose values rounded are those of the half params. Their gradients stay."""
@@ -68,7 +66,7 @@ class RemainderChunk(MasterChunk):
             empty = [torch.empty(1, dtype=each.dtype, device=each.device).expand_as(each) for each in self.masters]
             self._stored = stored  # nothing is allocated from here on
             self._memory = memory = None
-            self._owner.writes.leave_memory(self.masters)
+            self._writes.leave_memory(self.masters)
             for index, master in enumerate(self.masters):
                 tensor_lists.set_data(master, empty[index])
                 if type(master) is torch.Tensor:
@@ -78,10 +76,10 @@ class RemainderChunk(MasterChunk):
 
     def restore(self):
         """Give the masters their values and the gradients of a finished pass, until the next step has ended."""
-        if self.is_stored():
+        if self.is_stored:
             self.show_gradients()
             self._restore_values()
-            self._owner.writes.watch(self.masters)
+            self._writes.watch(self.masters)
 
     def show_gradients(self):
         """Make the gradients of the optimizer that stayed half those of the masters."""
@@ -143,30 +141,10 @@ class RemainderChunk(MasterChunk):
                 if gradient is not None:
                     set_stored_gradient(model, gradient.to(model.dtype))
                     set_stored_gradient(master, None)
-            self.round_into_models(self._owner.writes)
+            self.round_into_models()
             self.store()
 
-    # -- as MasterChunk ------------------------------------------------------------------------------------------------
-
-    def refresh(self, writes, wholly=False):
-        """As in ``MasterChunk``. What a script writes to a half param restores its master first."""
-        if not self.is_stored():
-            super().refresh(writes, wholly)
-
-    def show_written(self, writes):
-        """As in ``MasterChunk``. What a script writes to a master restores it first."""
-        if not self.is_stored():
-            super().show_written(writes)
-
-    def show_all(self, writes):
-        """As in ``MasterChunk``. The half params of stored masters are rounded already."""
-        if not self.is_stored():
-            super().show_all(writes)
-
-    def round_into_models(self, writes):
-        """As in ``MasterChunk``. The half params of stored masters are rounded already."""
-        if not self.is_stored():
-            super().round_into_models(writes)
+    # -- gradients -----------------------------------------------------------------------------------------------------
 
     def move_gradients(self, unscale_, may_stay=False):
         """As in ``MasterChunk``.
@@ -175,7 +153,7 @@ class RemainderChunk(MasterChunk):
             unscale_: see there.
             may_stay: the gradients are true ones, so that they may stay half until the step.
         """
-        if not self.is_stored():
+        if not self.is_stored:
             super().move_gradients(unscale_)
         elif not (may_stay and not tensor_lists.have_stored_gradients(self.masters)):
             self._move_to_stored(unscale_)
