@@ -248,9 +248,11 @@ class HeldGradients:
     def prepare_step(self):
         """Refresh the masters, take what the script has changed in ``.grad``, and move plain gradients to the masters.
 
+        A notice says so where gradients are scaled by a pass of others, or a block is still open.
+
         Raises:
-            AmpError: a hook steps within a scaled backward pass, or the half params hold gradients of a ``scale_loss``
-                block that is still open.
+            AmpError: a hook steps within a scaled backward pass, a pass with ``delay_unscale`` was not unscaled, or
+                the half params hold gradients of a ``scale_loss`` block that is still open.
         """
         if self._record.open_blocks and thread_context.is_in_backward():
             self._check_unscaled_in_backward()
@@ -265,6 +267,7 @@ class HeldGradients:
                 )
             self._move_plain_gradients(may_stay=True)
         self.take_changes()
+        self._check_unscaled()
 
     def _check_unscaled_in_backward(self):
         scales = [block.scale for block in self._record.open_passes() if not is_one(block.scale)]
@@ -277,20 +280,31 @@ class HeldGradients:
                 )
             )
 
+    def _check_unscaled(self):
+        notices, optimizer = self._record.configuration.notices, self._record.optimizer
+        if self.are_delayed():
+            raise AmpError(
+                f"optimizer.step() would use gradients that are still scaled by {self.state.scale:g}: the last "
+                "amp.scale_loss had delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, "
+                "and let them be reduced, in the last backward pass before step()."
+            )
+        if self._is_in_scaled_block():
+            notices.stepped_within_block(optimizer)
+        self._forget_others(are_replaced)
+        if isinstance(self.state, ScaledByOther):
+            notices.scaled_gradients_used(optimizer, self.state.scale)
+            if not self._masters.have_half_gradients():  # half gradients stay in the model's params, still scaled
+                self.state = Unscaled()
+
     def prepare_clipping(self):
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
         self._masters.refresh(new_only=True)
-        if not (self.are_delayed() or self._is_in_scaled_block()):
-            self._move_half_gradients()
+        self.widen()
         self.take_changes()
 
     def widen(self):
         """Make gradients that stayed half those of their masters."""
-        if not (self.are_delayed() or self._is_in_scaled_block()):
-            self._move_half_gradients()
-
-    def _move_half_gradients(self):
-        if self._masters.have_half_gradients():
+        if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
             self._move_plain_gradients()
 
     def _shared_params(self):
@@ -343,23 +357,6 @@ class HeldGradients:
         self._shown.take_changes()
 
     # -- around a step -------------------------------------------------------------------------------------------------
-
-    def check_unscaled(self):
-        """Raise, or warn, where a step would use gradients that are still scaled."""
-        notices, optimizer = self._record.configuration.notices, self._record.optimizer
-        if self.are_delayed():
-            raise AmpError(
-                f"optimizer.step() would use gradients that are still scaled by {self.state.scale:g}: the last "
-                "amp.scale_loss had delay_unscale=True, or fully_shard did not reduce the gradients. Leave it out, "
-                "and let them be reduced, in the last backward pass before step()."
-            )
-        if self._is_in_scaled_block():
-            notices.stepped_within_block(optimizer)
-        self._forget_others(are_replaced)
-        if isinstance(self.state, ScaledByOther):
-            notices.scaled_gradients_used(optimizer, self.state.scale)
-            if not self._masters.have_half_gradients():  # half gradients stay in the model's params, still scaled
-                self.state = Unscaled()
 
     def are_half_stepped_on(self):
         """Return whether gradients that stayed half are true ones, which a step uses."""

@@ -52,7 +52,6 @@ def run_step(record, args, kwargs):
     record.gradients.prepare_step()
     for observer in session.observers:
         observer.before_step(record)
-    record.gradients.check_unscaled()
     flag = record.skips.take_found_inf()
     if flag is None and record.skips.take():
         _mark_step_called(record.optimizer)
@@ -135,19 +134,21 @@ def _watched(record, closure):
             loss = closure()
         has_run = True
         record.gradients.prepare_step()
-        record.gradients.check_unscaled()
         if record.skips.take():
             if moved:
-                raise GradientOverflowError(
-                    f"the gradients overflowed when {type(record.optimizer).__name__} evaluated its closure again, "
-                    "after it had moved the weights: this step can neither be finished nor skipped. Optimizers of "
-                    "this kind need a loss scale that does not overflow: initialize with a static loss_scale, or use "
-                    "O0, O4 or O5."
-                )
+                raise _overflow_within_step("when {} evaluated its closure again, after it", record)
             raise _Skip(loss)
         return loss
 
     return watched
+
+
+def _overflow_within_step(place, record):
+    return GradientOverflowError(
+        f"the gradients overflowed {place.format(type(record.optimizer).__name__)} had moved the weights: this step "
+        "can neither be finished nor skipped. Optimizers of this kind need a loss scale that does not overflow: "
+        "initialize with a static loss_scale, or use O0, O4 or O5."
+    )
 
 
 def own_method_names(optimizer):
@@ -199,7 +200,6 @@ def _run_step(record, name, called):
     Of two such methods that are called in turn the second finishes what the first began.
     """
     record.gradients.prepare_step()
-    record.gradients.check_unscaled()
     begun, was_skipped = record.begun_step or (name, False)
     is_skipped = record.skips.take()
     if begun == name:
@@ -207,11 +207,7 @@ def _run_step(record, name, called):
     else:
         record.begun_step = None
         if is_skipped and not was_skipped:
-            raise GradientOverflowError(
-                f"the gradients overflowed between {begun} and {name} of {type(record.optimizer).__name__}, after the "
-                "first had moved the weights: this step can neither be finished nor skipped. Optimizers of this kind "
-                "need a loss scale that does not overflow: initialize with a static loss_scale, or use O0, O4 or O5."
-            )
+            raise _overflow_within_step(f"between {begun} and {name} of {{}}, after the first", record)
         is_skipped = is_skipped or was_skipped
     result = None
     if not is_skipped:
