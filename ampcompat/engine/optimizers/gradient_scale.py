@@ -215,7 +215,7 @@ class HeldGradients:
         """
         if self._record.open_blocks or self._thread != get_ident():
             return None
-        self.take_changes()
+        self._shown.take_changes()
         params = self._record.leaf_params()
         gradients = list(map(stored_gradient, params))
         held = [gradient for gradient in gradients if gradient is not None]
@@ -266,7 +266,7 @@ class HeldGradients:
                     "scaled. Call it after the block."
                 )
             self._move_plain_gradients(may_stay=True)
-        self.take_changes()
+        self._shown.take_changes()
         self._check_unscaled()
 
     def _check_unscaled_in_backward(self):
@@ -300,7 +300,7 @@ class HeldGradients:
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
         self._masters.refresh(new_only=True)
         self.widen()
-        self.take_changes()
+        self._shown.take_changes()
 
     def widen(self):
         """Make gradients that stayed half those of their masters."""
@@ -309,10 +309,11 @@ class HeldGradients:
 
     def _shared_params(self):
         """Return the half params of this optimizer that are in others too."""
-        session = self._record.session
-        shared = session.masters.in_several(session.records) if self._masters.chunks else ()
-        own = {id(pair.model) for pair in self._masters.pairs()} if shared else ()
-        return [param for param in shared if id(param) in own]
+        masters = self._record.session.masters
+        if not masters.shared_ids:
+            return []
+        own = {id(pair.model) for pair in self._masters.pairs()}
+        return [param for param in masters.in_several(self._record.session.records) if id(param) in own]
 
     def _is_in_scaled_block(self):
         record = self._record

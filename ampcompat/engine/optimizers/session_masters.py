@@ -2,9 +2,6 @@
 
 A master lives as long as its half param, whether or not an optimizer still has it, so that the float32 values that a
 checkpoint or a new optimizer takes do not depend on when an old one is freed.
-
-After ``scale_loss`` true gradients are at the masters. ``GradientsOnRead`` asks ``HeldGradients``, which owns them, for
-the half gradient when a script reads ``param.grad``, so that it takes no memory where nobody does.
 """
 
 import collections
@@ -15,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ...support.swapped_tensors import holders
-from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from ...support.weak_list import WeakList
 from .half_and_master_chunks import kept_where_equal
+from .shown_gradients import GradientsOnRead
 from .stored_master import restore, value_of
 
 
@@ -46,7 +43,7 @@ class SessionMasters:
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> ``MasterEntry``
         self._gradients = GradientsOnRead(self._entries)
-        self._in_several = set()  # ids of half params that are in several optimizers
+        self.shared_ids = set()  # ids of half params that are in several optimizers
         self._owners = WeakList()  # the ``OptimizerMasters``
         self._watches_methods = False
         holders.add(self)
@@ -67,7 +64,7 @@ class SessionMasters:
         for model, master in pairs:
             known = self._entries.get(id(model))
             if known is not None and known.master is not master and known.gradients() is not None:
-                self._in_several.add(id(model))
+                self.shared_ids.add(id(model))
                 restore(known.master)
             self._set_entry(model, master, weakref.ref(gradients), shows_gradients)
         self.writes.open(patches)
@@ -80,18 +77,18 @@ class SessionMasters:
 
     def _forget(self, key, reference):
         self._entries.pop(key, None)
-        self._in_several.discard(key)
+        self.shared_ids.discard(key)
 
     def may_store(self, params):
         """Return whether these half params and masters may be stored: nothing can write to them unseen.
 
         Another optimizer's step could, or an alias that a script has kept.
         """
-        return not any([param in self.writes or id(param) in self._in_several for param in params])
+        return not any([param in self.writes or id(param) in self.shared_ids for param in params])
 
     def in_several(self, records):
         """Return the half params of which several of these ``OptimizerRecord`` objects have masters."""
-        if not self._in_several:
+        if not self.shared_ids:
             return []
         found = collections.Counter(pair.model for record in records for pair in record.pairs())
         return [param for param, count in found.items() if count > 1]
@@ -157,52 +154,3 @@ class SessionMasters:
 
     def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
         return SessionMasters, ()
-
-
-class GradientsOnRead:
-    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property.
-
-    Masters are plain tensors, so reading theirs does not become slower.
-
-    Args:
-        entries: ``{id(half param): MasterEntry}``, which the ``SessionMasters`` keeps up to date.
-    """
-
-    def __init__(self, entries):
-        self._entries = entries
-        self._is_open = False
-
-    def open(self, patches):
-        """Replace the property, once; undone by ``patches``."""
-        if not self._is_open:
-            patches.defer(self._close)
-            self._is_open = True
-            patches.set(torch.nn.Parameter, "grad", property(self._get, self._set, self._delete, GRADIENT.__doc__))
-
-    def _close(self):
-        self._is_open = False
-
-    def _holder(self, param):
-        """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
-        entry = self._entries.get(id(param))
-        if entry is None or entry.model() is not param or not entry.shows_gradients:
-            return None, None
-        return entry.gradients(), entry.master
-
-    def _get(self, param):
-        if id(param) in self._entries:
-            holder, master = self._holder(param)
-            if holder is not None:
-                return holder.shown(param, master)
-        return stored_gradient(param)
-
-    def _set(self, param, gradient):
-        before = stored_gradient(param)
-        set_stored_gradient(param, gradient)
-        if id(param) in self._entries:
-            holder, master = self._holder(param)
-            if holder is not None:
-                holder.was_set(param, master, before)
-
-    def _delete(self, param):
-        self._set(param, None)

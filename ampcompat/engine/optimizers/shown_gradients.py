@@ -1,7 +1,8 @@
 """What ``.grad`` of an optimizer's half params shows to the script, and what the script changes in it.
 
 True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when it is
-first read and that stays the same until the gradients are cleared. Nobody is told when a script writes to it, so its
+first read (``GradientsOnRead``), so that it takes no memory where nobody does, and that stays the same until the
+gradients are cleared. Nobody is told when a script writes to it, so its
 values are compared with a copy: at the beginning of a pass, at a step, and where masters are asked for. The masters
 get the elements that differ, and the tensor gets what the masters have then.
 """
@@ -11,8 +12,57 @@ import weakref
 import torch
 
 from ...support import tensor_lists
-from ...support.tensor_lists import set_stored_gradient, stored_gradient
+from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
+
+
+class GradientsOnRead:
+    """Replaces ``grad`` of ``torch.nn.Parameter`` by a property.
+
+    Masters are plain tensors, so reading theirs does not become slower.
+
+    Args:
+        entries: ``{id(half param): MasterEntry}``, which the ``SessionMasters`` keeps up to date.
+    """
+
+    def __init__(self, entries):
+        self._entries = entries
+        self._is_open = False
+
+    def open(self, patches):
+        """Replace the property, once; undone by ``patches``."""
+        if not self._is_open:
+            patches.defer(self._close)
+            self._is_open = True
+            patches.set(torch.nn.Parameter, "grad", property(self._get, self._set, self._delete, GRADIENT.__doc__))
+
+    def _close(self):
+        self._is_open = False
+
+    def _holder(self, param):
+        """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
+        entry = self._entries.get(id(param))
+        if entry is None or entry.model() is not param or not entry.shows_gradients:
+            return None, None
+        return entry.gradients(), entry.master
+
+    def _get(self, param):
+        if id(param) in self._entries:
+            holder, master = self._holder(param)
+            if holder is not None:
+                return holder.shown(param, master)
+        return stored_gradient(param)
+
+    def _set(self, param, gradient):
+        before = stored_gradient(param)
+        set_stored_gradient(param, gradient)
+        if id(param) in self._entries:
+            holder, master = self._holder(param)
+            if holder is not None:
+                holder.was_set(param, master, before)
+
+    def _delete(self, param):
+        self._set(param, None)
 
 
 class ShownGradients:
