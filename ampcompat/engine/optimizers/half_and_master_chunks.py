@@ -148,17 +148,16 @@ class MasterChunk:
             models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
         if not grads:
             return
-        is_added = tensor_lists.have_gradients(masters)
-        copies, groups = tensor_lists.widened(grads, masters)
+        copies, groups = self._widened(grads, masters)
         del grads
         for model in models:
             set_stored_gradient(model, None)
         unscale_(groups)
-        if is_added:
-            add_gradients(masters, copies)
-        else:
-            for master, copied in zip(masters, copies):
-                master.grad = copied
+        add_gradients(masters, copies)
+
+    def _widened(self, grads, masters):
+        """Return gradients in the dtype of the masters (pairwise), and the same in groups."""
+        return tensor_lists.widened(grads, masters)
 
     def clear_half_gradients(self, set_to_none):
         """Set the gradients of the half params to None, or to 0 where their masters have none."""

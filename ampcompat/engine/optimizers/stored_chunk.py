@@ -5,7 +5,7 @@ import weakref
 import torch
 
 from ...support import tensor_lists
-from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
@@ -130,7 +130,7 @@ class RemainderChunk(MasterChunk):
         self._restore_values()
         if takes_half:
             with without_gradients():
-                super().move_gradients(lambda groups: None)
+                self.move_gradients(lambda groups: None)
 
     def end_step(self):
         """Round the masters into the half params and store them. Their gradients become half ones of the model."""
@@ -153,22 +153,14 @@ class RemainderChunk(MasterChunk):
             unscale_: see there.
             may_stay: the gradients are true ones, so that they may stay half until the step.
         """
-        if not self.is_stored:
+        if not (self.is_stored and may_stay) or tensor_lists.have_stored_gradients(self.masters):
             super().move_gradients(unscale_)
-        elif not (may_stay and not tensor_lists.have_stored_gradients(self.masters)):
-            self._move_to_stored(unscale_)
 
-    def _move_to_stored(self, unscale_):
-        masters, wide = [], []
-        for model, master in zip(self.models, self.masters):
-            gradient = stored_gradient(model)
-            if gradient is not None:
-                masters.append(master)
-                wide.append(tensor_lists.coalesced(gradient.to(torch.float32)))
-                set_stored_gradient(model, None)
-        if wide:
-            unscale_(tensor_lists.grouped(wide))
-            add_gradients(masters, wide)
+    def _widened(self, grads, masters):
+        if not self.is_stored:
+            return super()._widened(grads, masters)
+        wide = [tensor_lists.coalesced(gradient.to(torch.float32)) for gradient in grads]
+        return wide, tensor_lists.grouped(wide)
 
 
 def _is_rounded(model, master):
