@@ -1,11 +1,11 @@
 """Models that train in several threads of one session give what they give one after the other."""
 
 import copy
-import os
 import threading
 
+import pytest
 import torch
-from helpers import forked, half_kernels, loops
+from helpers import loops
 from helpers.networks import (
     INPUT,
     Product,
@@ -17,24 +17,56 @@ from helpers.networks import (
     settings_at,
     train_step,
 )
-from helpers.processes import ROOT, environment
+from helpers.precision import HIGH
 from helpers.threads import in_threads
 
+import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
 from ampcompat.engine.models import forward_conversion as forwards
 from ampcompat.engine.optimizers import gradient_scale, shown_gradients
+from ampcompat.opt_levels import OPT_LEVELS
 from ampcompat.support import tensor_lists
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.weak_list import WeakList
 
 
-def test_two_threads_train_two_models_to_the_last_bit():
-    # In a separate process, because the failure was a crash.
-    script = os.path.join(ROOT, "tests", "scripts", "two_threads.py")
-    env = environment(**half_kernels.stand_in())
-    ran = forked.run(forked.script, script, "--attempts", "2", "--steps", "10", env=env)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+def trained_by_two(levels, backend, at_once):
+    """Train two models in one session, each in its thread or one after the other; return their losses and masters."""
+    x, classes = make_batch()
+    pairs, results = [], [None, None]
+
+    def train(index):
+        model, optimizer = pairs[index]
+        losses = []
+        for step in range(20):
+            loss = torch.nn.functional.cross_entropy(model(x.to(HIGH)), classes)
+            losses.append(loss.item())
+            optimizer.zero_grad()
+            loops.step(loss * float("inf") if step == 10 else loss, optimizer)
+        results[index] = losses, [param.detach().clone() for param in amp.master_params(optimizer)]
+
+    with ampcompat.session(backend=backend, verbosity=0):
+        for seed, level in enumerate(levels):
+            model = make_network(seed=seed).to(HIGH)
+            params = model.parameters()
+            optimizer = torch.optim.Adam(params, lr=1e-3, eps=1e-4) if seed else torch.optim.SGD(params, lr=0.05)
+            pairs.append(amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic"))
+        threads = [threading.Thread(target=train, args=(index,)) for index in range(2)]
+        for thread in threads:
+            thread.start()
+            if not at_once:
+                thread.join()
+        for thread in threads:
+            thread.join()
+    return results
+
+
+@pytest.mark.parametrize("levels", [(level, level) for level in OPT_LEVELS] + [("O1", "O2"), ("O3", "O4")], ids=str)
+def test_two_threads_train_two_models_to_the_last_bit(levels, backend):
+    expected = trained_by_two(levels, backend, at_once=False)
+    for (losses, masters), (losses_alone, masters_alone) in zip(trained_by_two(levels, backend, True), expected):
+        assert losses == losses_alone and all(map(torch.equal, masters, masters_alone))
 
 
 def trained(setting, is_evaluated):
