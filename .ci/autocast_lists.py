@@ -5,7 +5,7 @@
 
 The lists are in ``torch/testing/_internal/autocast_test_lists.py`` of a release's wheel. It is read, not run, so the
 release is not installed; the wheels for macOS are downloaded, since they are the smallest. The records are in
-.ci/autocast_lists.json: a minor release with the same lists as an earlier one has the earlier one's number.
+.ci/autocast_lists.json: the releases that were read, and for each function the releases from which on its rule differs.
 """
 
 import argparse
@@ -46,19 +46,19 @@ CALLED_BY = {
 
 
 def lists_of(source):
-    """Return {device: {rule: sorted names}} of the text of a release's test lists."""
+    """Return {device: {function: rule}} of the text of a release's test lists."""
     found = {}
     for defined in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]:
         if defined.name not in DEVICES:
             continue
-        names = found.setdefault(DEVICES[defined.name], {})
+        rules = found.setdefault(DEVICES[defined.name], {})
         for node in ast.walk(defined):
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
                 listed = node.targets[0].attr
                 owner, _, rule = listed.partition("_")
                 owner, rule = ("nn", "refused") if listed == "banned" else (owner, RULES[rule])
-                names.setdefault(rule, set()).update(_name(owner, each) for each in node.value.elts)
-    return {device: {rule: sorted(each) for rule, each in names.items()} for device, names in found.items()}
+                rules.update((_name(owner, each), rule) for each in node.value.elts)
+    return found
 
 
 def _name(owner, case):
@@ -81,30 +81,43 @@ def download(release):
 
 def read_records():
     """Return {minor release: what ``lists_of`` returns}, oldest first."""
-    records = json.loads(RECORDS.read_text(encoding="utf-8")) if RECORDS.exists() else {}
-    return {name: records[lists] if isinstance(lists, str) else lists for name, lists in records.items()}
+    stored, records = json.loads(RECORDS.read_text(encoding="utf-8")), {}
+    for device, releases in stored["releases"].items():
+        current = {}
+        for name in releases:
+            current.update((function, first[name]) for function, first in stored[device].items() if name in first)
+            rules = {function: rule for function, rule in current.items() if rule != INPUT}
+            records.setdefault(name, {})[device] = rules
+    return {name: records[name] for name in _oldest_first(records)}
 
 
 def write_records(records):
-    """Write the records, oldest first, lists that are repeated only once."""
-    written = {}
-    for name in [minor(row[0]) for row in rows() if minor(row[0]) in records]:
-        same = [earlier for earlier, lists in written.items() if lists == records[name]]
-        written[name] = same[0] if same else records[name]
-    RECORDS.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    """Write the records: {function: {the release from which on it has a rule: the rule}} for each device."""
+    records = {name: records[name] for name in _oldest_first(records)}
+    releases = {device: [name for name in records if device in records[name]] for device in DEVICES.values()}
+    parts = ['"releases": ' + json.dumps(releases)]
+    for device in releases:
+        rules = rules_by_release(records, device)
+        changes = [f"{json.dumps(name)}: {json.dumps(_changes(rules[name]))}" for name in sorted(rules)]
+        parts.append('"{}": {{\n {}\n}}'.format(device, ",\n ".join(changes)))
+    RECORDS.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+def _oldest_first(records):
+    return [minor(row[0]) for row in rows() if minor(row[0]) in records]
+
+
+def _changes(rules):
+    """Return the first release of each rule that differs from the one before, of {release: rule}."""
+    names = list(rules)
+    return {name: rules[name] for before, name in zip([None] + names, names) if rules.get(before, INPUT) != rules[name]}
 
 
 def rules_by_release(records, device):
     """Return {function: {release: its rule, or "input"}} for the releases that have lists for the device."""
     listed = {name: lists[device] for name, lists in records.items() if device in lists}
-    functions = {each for rules in listed.values() for names in rules.values() for each in names}
-    return {
-        function: {
-            name: next((rule for rule, names in rules.items() if function in names), INPUT)
-            for name, rules in listed.items()
-        }
-        for function in functions
-    }
+    functions = {function for rules in listed.values() for function in rules}
+    return {function: {name: rules.get(function, INPUT) for name, rules in listed.items()} for function in functions}
 
 
 def in_words(rules):

@@ -46,12 +46,21 @@ class AutocastCPUTestLists:
 """
     assert autocast_lists.lists_of(source) == {
         "CUDA": {
-            "half": ["torch._conv", "torch.linalg.vecdot", "torch.mm"],
-            "widest": ["torch.Tensor.__eq__"],
-            "refused": ["torch.nn.functional.binary_cross_entropy"],
+            "torch.mm": "half",
+            "torch._conv": "half",
+            "torch.linalg.vecdot": "half",
+            "torch.Tensor.__eq__": "widest",
+            "torch.nn.functional.binary_cross_entropy": "refused",
         },
-        "CPU": {"half": ["torch.nn.functional.linear"]},
+        "CPU": {"torch.nn.functional.linear": "half"},
     }
+
+
+def test_records_are_written_as_they_were_read(autocast_lists, monkeypatch, tmp_path):
+    records, text = autocast_lists.read_records(), autocast_lists.RECORDS.read_text(encoding="utf-8")
+    monkeypatch.setattr(autocast_lists, "RECORDS", tmp_path / "records.json")
+    autocast_lists.write_records(records)
+    assert autocast_lists.RECORDS.read_text(encoding="utf-8") == text and autocast_lists.read_records() == records
 
 
 def test_a_cell_says_the_last_release_of_each_rule(autocast_lists):
