@@ -18,7 +18,6 @@ from . import (
     autograd,
     emulated_half_arithmetic,
     layers,
-    left_to_autocast,
     patch_targets,
     torch_compile,
     wrappers,
@@ -144,8 +143,6 @@ class OpTableBackend(CastBackend):
             wrapper = function
             if not _is_promoted_by_torch(row):
                 wrapper = wrappers.wrapped(function, followed, self._caster, self._emulate)
-                if self.has_autocast and op_rules.is_half_by_autocast(followed):
-                    wrapper = left_to_autocast.half(wrapper, function, followed, self._caster)
             for observed in wrappers.around:
                 wrapper = observed(row, wrapper)
             return wrapper

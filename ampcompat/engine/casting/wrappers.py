@@ -19,11 +19,11 @@ from .torch_compile import MARK, is_compiling, is_tracing
 #: Functions (row, wrapper) -> function that are put around each wrapper that is made while they are here: observers.
 around = []
 
-_Tensor = torch.Tensor
-PLAIN_TENSORS = frozenset([_Tensor, torch.nn.Parameter])
+_Tensor, _Parameter, _float64, _strided = torch.Tensor, torch.nn.Parameter, torch.float64, torch.strided
+_PLAIN_TENSORS = frozenset([_Tensor, _Parameter])
 #: Types of arguments that hold no tensors, alone or in one of these sequences.
-HOLD_NO_TENSORS = frozenset([int, float, bool, str, type(None), torch.dtype])
-SEQUENCES = (tuple, list, torch.Size)
+_NO_TENSORS = frozenset([int, float, bool, str, type(None), torch.dtype])
+_SEQUENCES = (tuple, list, torch.Size)
 _OTHERWISE = "_ampcompat_otherwise"
 _MAY_HOLD_TENSORS = (_Tensor,) + CONTAINERS
 
@@ -61,7 +61,7 @@ def _float(function, caster, key=None):
             and local.entered is switch.devices
             and key in switch.devices.rows
             and args
-            and type(args[0]) in PLAIN_TENSORS
+            and type(args[0]) in _PLAIN_TENSORS
         ):
             return function(*args, **kwargs)
         first = args[0] if args else None
@@ -69,9 +69,9 @@ def _float(function, caster, key=None):
         if (
             tracing
             or local.off
-            or not (type(first) in PLAIN_TENSORS and switch.devices.has(first) and first.dim())
+            or not (type(first) in _PLAIN_TENSORS and switch.devices.has(first) and first.dim())
             or (flags is not None and not flags.is_enabled())
-            or (kwargs and not HOLD_NO_TENSORS.issuperset(map(type, kwargs.values())))
+            or (kwargs and not _NO_TENSORS.issuperset(map(type, kwargs.values())))
         ):
             if is_exempt(args, kwargs):
                 return function(*args, **kwargs)
@@ -80,9 +80,9 @@ def _float(function, caster, key=None):
         inputs = []
         for arg in args:
             kind = type(arg)
-            if kind in PLAIN_TENSORS:
+            if kind in _PLAIN_TENSORS:
                 arg = high(arg) if arg.dtype in narrow else arg
-            elif kind not in HOLD_NO_TENSORS and not (kind in SEQUENCES and HOLD_NO_TENSORS.issuperset(map(type, arg))):
+            elif kind not in _NO_TENSORS and not (kind in _SEQUENCES and _NO_TENSORS.issuperset(map(type, arg))):
                 arg = to_high(arg)
             inputs.append(arg)
         return function(*inputs, **kwargs)
@@ -279,6 +279,46 @@ def float32_inside(function, caster):
     return in_own_dtype
 
 
+def _left_to_autocast(wrapper, function, key, caster):
+    """Call the function for what autocast casts to half by itself, ``wrapper`` for the rest.
+
+    It checks that autocast does, in this thread and for these arguments, and whether it may use its copies of weights.
+
+    Args:
+        key: the name under which ``CastDevices.rows`` has the row where autocast applies it by itself.
+    """
+    switch, local = caster.switch, caster.switch.local
+    has_right_copies, use_cache = caster.autocast_cache.has_right_copies, torch.set_autocast_cache_enabled
+
+    @functools.wraps(function)
+    def by_autocast(*args, **kwargs):
+        devices, weights = switch.devices, []
+        if is_tracing() or local.entered is not devices or key not in devices.rows:
+            return wrapper(*args, **kwargs)
+        for arg in args:
+            kind = type(arg)
+            if kind in _PLAIN_TENSORS:
+                if arg.dtype is _float64 or arg.layout is not _strided:
+                    return wrapper(*args, **kwargs)
+                if kind is _Parameter:
+                    weights.append(arg)
+            elif kind not in _NO_TENSORS and not (kind in _SEQUENCES and _NO_TENSORS.issuperset(map(type, arg))):
+                return wrapper(*args, **kwargs)
+        if kwargs and not _NO_TENSORS.issuperset(map(type, kwargs.values())):
+            return wrapper(*args, **kwargs)
+        if not weights or local.copies is None:
+            return function(*args, **kwargs)
+        if not has_right_copies(weights):
+            return wrapper(*args, **kwargs)
+        use_cache(True)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            use_cache(False)
+
+    return marked(by_autocast, wrapper)
+
+
 _WRAPPERS = {
     expansion.FLOAT32_INSIDE: float32_inside,
     expansion.HALF: _half,
@@ -311,7 +351,10 @@ def wrapped(function, row, caster, emulate=False):
             wrapper = half_emulated(function, caster, always=emulate)
         if row.name == MATRIX_POWER:
             wrapper = inverted_in_float32(wrapper, function, caster)
-    return marked(wrapper)
+    wrapper = marked(wrapper)
+    if caster.switch.flags is not None and expansion.is_half_by_autocast(row):
+        wrapper = _left_to_autocast(wrapper, function, row.name_for_autocast, caster)
+    return wrapper
 
 
 def marked(wrapper, otherwise=None):

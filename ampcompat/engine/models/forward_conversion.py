@@ -52,7 +52,8 @@ class ForwardConversion:
         if self.input_dtype is not None:
             args = tuple([cast_floating(value, self.input_dtype) for value in args])
             kwargs = {name: cast_floating(value, self.input_dtype) for name, value in kwargs.items()}
-        context, mode = None if self.context is None else self.context(), context_of(self.mode)
+        context = None if self.context is None else self.context()
+        mode = None if self.mode is None else context_of(self.mode)
         if context is None and mode is None:
             output = forward(model, *args, **kwargs)
         else:
