@@ -55,17 +55,6 @@ def _backward(original, backend):
     return run_backward
 
 
-def without_casts(original, backend):
-    """Return ``original`` running with the backend's casts off in the calling thread."""
-
-    @functools.wraps(original)
-    def wrapper(*args, **kwargs):
-        with backend.paused():
-            return original(*args, **kwargs)
-
-    return wrapper
-
-
 def _recording_casts(original, backend):
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
@@ -96,22 +85,6 @@ def _under_recorded_casts(original, backend):
             return original(self, *args)
 
     return apply
-
-
-def pause_offloading(backend, patches):
-    """Run the hooks of ``save_on_cpu`` without casts: at O1 and O4, as in Apex, ``Tensor.cpu`` returns float32."""
-    kind = getattr(getattr(torch.autograd, "graph", None), "save_on_cpu", None)
-    if kind is None:  # torch before 1.10
-        return
-    init = kind.__init__
-
-    @functools.wraps(init)
-    def init_with_paused_hooks(self, *args, **kwargs):
-        init(self, *args, **kwargs)
-        self.pack_hook = without_casts(self.pack_hook, backend)
-        self.unpack_hook = without_casts(self.unpack_hook, backend)
-
-    patches.set(kind, "__init__", init_with_paused_hooks)
 
 
 def checkpoint_under_same_casts(backend, patches):

@@ -20,11 +20,11 @@ from . import (
     layers,
     patch_targets,
     torch_compile,
+    uncast_code,
     wrappers,
 )
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
-from .data_loading import pause_loading
 from .thread_state import InForward, InRegion, Paused, Switch, WithFlags, cast_around_regions
 from .weight_cache import AutocastCache, WeightCache, is_weight
 
@@ -121,7 +121,8 @@ class OpTableBackend(CastBackend):
         patch_targets.replace_all(patches, [(owner, row.name, self._wrapper_of(row)) for owner, row in placed])
         codes = {code for owner, row in placed for code in wrappers.codes(getattr(owner, row.name))}
         autograd.pause_backward(self, patches)
-        autograd.pause_offloading(self, patches)
+        uncast_code.pause_loading(self, patches)
+        uncast_code.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         if self.has_autocast:
             cast_around_regions(self._switch, self._autocast_cache, patches)
@@ -129,7 +130,6 @@ class OpTableBackend(CastBackend):
         layers.compute_norms_wide(self._caster, patches)
         layers.reread_recurrent_kernels(patches)
         layers.turn_off_fast_paths(patches)
-        pause_loading(self, patches)
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:

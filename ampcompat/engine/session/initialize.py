@@ -1,4 +1,4 @@
-"""What ``amp.initialize`` does: a ``Plan`` is made and checked, a ``Preparation`` applies it and commits.
+"""What ``amp.initialize`` does: a ``Plan`` is made and checked, a ``Preparation`` applies it with a ``Configuration``.
 
 Nothing is changed before the plan is checked. If applying it raises, everything is undone.
 """
@@ -10,13 +10,16 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support import unversioned_writes
+from ...support.notices import Notices
 from ...support.patching import run_all
+from ...support.weak_list import WeakList
 from ..casting.torch_compile import is_tracing
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
 from ..optimizers import chunked_step, pickled_optimizers, replaced_methods, zero_redundancy_optimizer
 from ..optimizers.amp_stash import STASH
 from ..optimizers.optimizer_record import OptimizerRecord, record_of
 from . import process_state
+from .untrained_params import UntrainedParams
 
 #: Modules that take no hooks of ``state_dict``; before torch 1.5 traced modules are among them.
 _SCRIPTED = getattr(torch.jit, "RecursiveScriptModule", torch.jit.ScriptModule)
@@ -117,6 +120,44 @@ def _check_optimizers(optimizers, policy):
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise AmpValueError("The list of optimizers names one of them twice.")
+
+
+class Configuration:
+    """The policy, the loss scalers and the printed notices of one call of ``amp.initialize``.
+
+    Models and optimizers of other calls have their own, whatever is initialized later.
+    """
+
+    def __init__(self, request, verbosity):
+        self.policy = request.policy
+        self.scalers = request.make_scalers()
+        self.notices = Notices(verbosity)
+        self.options = request.fixed_options()
+        self.shows_half_gradients = not request.free_half_grads
+        self.stores_remainders = request.store_param_remainders
+        self.half_dtypes = []  # of params of its models, before it cast them
+        self.untrained = UntrainedParams()
+        self.records = WeakList()  # the ``OptimizerRecord`` of each of its optimizers
+
+    def scaler_of(self, loss_id):
+        """Return the ``LossScaler`` of a loss, counted within this call.
+
+        Raises:
+            AmpError: there is none.
+        """
+        try:
+            return self.scalers[loss_id]
+        except (IndexError, TypeError):
+            count = len(self.scalers)
+            there = "there is 1 loss scaler" if count == 1 else f"there are {count} loss scalers"
+            needed = f"num_losses={loss_id + 1}" if isinstance(loss_id, int) and loss_id > 0 else "num_losses"
+            raise AmpError(
+                f"amp.scale_loss got loss_id={loss_id!r}, and {there}: pass {needed} to amp.initialize."
+            ) from None
+
+    def add_losses(self, request):
+        """Make loss scalers for the losses that a later call for the same models and optimizers has added."""
+        self.scalers += request.make_scalers()[len(self.scalers) :]
 
 
 class Preparation:

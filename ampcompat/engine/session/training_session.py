@@ -20,8 +20,7 @@ from ..optimizers.optimizer_record import record_of
 from ..optimizers.session_masters import SessionMasters
 from . import process_state
 from .argument_checks import check_loss, is_module, is_optimizer, listed
-from .configuration_per_initialize import Configuration
-from .initialize import Preparation, make_plan
+from .initialize import Configuration, Preparation, make_plan
 from .process_casts import ProcessCasts
 from .scale_loss import BackwardPass, UnscaledPass
 

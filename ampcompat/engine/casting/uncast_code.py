@@ -1,19 +1,30 @@
-"""Data loading runs without casts.
+"""Code of torch that calls functions and is no part of a model runs without casts.
 
-Preparing data is not part of the model: coordinates of a few hundred thousand would become inf in float16.
+It is data loading, where coordinates of a few hundred thousand would become inf in float16, and the hooks of
+``save_on_cpu``: at O1 and O4, as in Apex, ``Tensor.cpu`` returns float32.
 """
 
 import functools
 
+import torch
 import torch.utils.data
 from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory, worker
 
-from .autograd import without_casts
-
 #: The iterators of ``DataLoader``, which run a ``Dataset`` in the main process; which of them defines ``__next__``
 #: depends on the version of torch.
 _ITERATORS = ("_BaseDataLoaderIter", "_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+
+
+def _without_casts(original, backend):
+    """Return ``original`` running with the backend's casts off in the calling thread."""
+
+    @functools.wraps(original)
+    def wrapper(*args, **kwargs):
+        with backend.paused():
+            return original(*args, **kwargs)
+
+    return wrapper
 
 
 def pause_loading(backend, patches):
@@ -25,7 +36,7 @@ def pause_loading(backend, patches):
     places.append((pin_memory, "_pin_memory_loop"))
     for owner, name in places:
         if owner is not None and name in vars(owner):
-            patches.set(owner, name, without_casts(getattr(owner, name), backend))
+            patches.set(owner, name, _without_casts(getattr(owner, name), backend))
     patches.set(worker, "_worker_loop", _in_worker(worker._worker_loop, backend))
 
 
@@ -36,3 +47,19 @@ def _in_worker(original, backend):
         return original(*args, **kwargs)
 
     return worker_loop
+
+
+def pause_offloading(backend, patches):
+    """Run the hooks of ``save_on_cpu`` without casts."""
+    kind = getattr(getattr(torch.autograd, "graph", None), "save_on_cpu", None)
+    if kind is None:  # torch before 1.10
+        return
+    init = kind.__init__
+
+    @functools.wraps(init)
+    def init_with_paused_hooks(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.pack_hook = _without_casts(self.pack_hook, backend)
+        self.unpack_hook = _without_casts(self.unpack_hook, backend)
+
+    patches.set(kind, "__init__", init_with_paused_hooks)
