@@ -1,10 +1,13 @@
 """``ArgumentCaster``, which casts the arguments of one call, and ``CastDevices``, on which tensors are cast."""
 
+import functools
 from operator import attrgetter
 
 import torch
 
-from ...support.nested import BYTES, CONTAINERS, floating_tensors, map_items
+from ...support.nested import BYTES, CONTAINERS, METHODS, floating_tensors, map_items
+from . import emulated_half_arithmetic, torch_compile
+from .weight_cache import AutocastCache, WeightCache, is_weight
 
 _Tensor = torch.Tensor
 
@@ -57,31 +60,74 @@ class CastDevices:
 class ArgumentCaster:
     """Casts the arguments of one call: what the wrappers of one backend need from it.
 
+    ``is_exempt(args, kwargs)`` returns whether a call is left alone: casts are off in this thread, or its tensors are
+    on devices whose tensors are not cast. ``to_low(value)`` casts the floating tensors of a value to the low dtype, and
+    ``rounded_weight(weight)`` returns a weight rounded to it, in the high one; copies of weights are cached.
+
     Args:
-        is_exempt: (args, kwargs) -> whether a call is left alone: casts are off in this thread, or its tensors are on
-            devices whose tensors are not cast.
         switch: the ``thread_state.Switch``, which says whether casts are on in this thread, and on which devices.
         paused: a function that returns a context manager with casts off.
-        to_low: casts the floating tensors of a value to the low dtype; copies of weights are cached.
-        autocast_cache: the ``AutocastCache`` of the backend.
-        rounded_weight: weight -> the weight rounded to the low dtype, in the high one; cached.
     """
 
-    def __init__(self, dtypes, is_exempt, switch, paused, to_low, autocast_cache, rounded_weight):
-        self.low, self.high = dtypes
-        self.is_exempt = is_exempt
+    def __init__(self, dtypes, switch, paused):
+        self.low, self.high = low, high = dtypes
         self.switch = switch
         self.paused = paused
-        self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[self.high])
-        self.to_low = to_low
-        self.autocast_cache = autocast_cache
-        self.rounded_weight = rounded_weight
+        self.narrow = frozenset(dtype for dtype, size in BYTES.items() if size < BYTES[high])
+        self.is_exempt = _exemption(switch)
+        self.to_low = _cast_to_low(low, switch.local)
+        self.autocast_cache = AutocastCache(switch.local)
+        rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
+        self.rounded_weight = WeightCache(rounded, switch.local).cast
 
     def to_high(self, value):
         """Return a value with its floating tensors no narrower than the high dtype."""
         if isinstance(value, _Tensor):
             return value.to(self.high) if value.dtype in self.narrow else value
         return map_items(self.to_high, value) if isinstance(value, CONTAINERS) else value
+
+
+# What these two return is called at every call of every function of the table, or for every argument, so it uses
+# closure variables instead of attributes.
+
+
+def _exemption(switch):
+    local, flags, is_tracing = switch.local, switch.flags, torch_compile.is_tracing
+
+    def is_off_traced():
+        if flags is None:
+            return switch.is_off_somewhere
+        # A compiler cannot follow thread-locals, and it guards on autocast's flags.
+        return not torch_compile.is_autocast_enabled(flags.devices)
+
+    def is_exempt(args, kwargs):
+        if is_tracing():
+            return is_off_traced() or switch.devices.is_exempt_traced(args)
+        # as ``Switch.is_on``
+        if local.off or (flags is not None and not flags.is_enabled() and local.entered is not None):
+            return True
+        devices, first = switch.devices, args[0] if args else None
+        if isinstance(first, _Tensor) and devices.has(first) and first.dim():  # the most common case
+            return False
+        return devices.is_exempt(args, kwargs)
+
+    return is_exempt
+
+
+def _cast_to_low(low, thread):
+    cached, is_tracing = WeightCache(METHODS[low], thread).cast, torch_compile.is_tracing
+    not_low, convert = frozenset(BYTES) - frozenset([low]), METHODS[low]
+
+    def to_low(value):
+        if isinstance(value, _Tensor):
+            if value.dtype not in not_low:
+                return value
+            # no caches in traced code
+            is_kept = not is_tracing() and thread.copies is not None and is_weight(value)
+            return cached(value) if is_kept else convert(value)
+        return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
+
+    return to_low
 
 
 def widest(dtypes):

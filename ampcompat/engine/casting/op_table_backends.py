@@ -4,12 +4,8 @@ Wrappers work on any torch. As in Apex, they cast only what Python calls, not wh
 does that. A backend can be opened and undone many times; cached copies do not outlive one opening.
 """
 
-import functools
 from contextlib import contextmanager, nullcontext
 
-import torch
-
-from ...support.nested import BYTES, CONTAINERS, METHODS, map_items
 from ...support.torch_compat import features
 from ..op_table import expansion as op_rules
 from ..op_table.function_dtypes import PROMOTED_BY_TORCH, PROMOTED_IN_PLACE_BY_TORCH
@@ -26,9 +22,6 @@ from . import (
 from .argument_casts import ArgumentCaster, CastDevices
 from .cast_backend import CastBackend
 from .thread_state import InForward, InRegion, Paused, Switch, WithFlags, cast_around_regions
-from .weight_cache import AutocastCache, WeightCache, is_weight
-
-_Tensor = torch.Tensor
 
 
 class OpTableBackend(CastBackend):
@@ -46,71 +39,18 @@ class OpTableBackend(CastBackend):
         self.dtypes = dtypes
         self.rows = op_rules.rows() if rows is None else rows
         self.allow_banned = allow_banned
-        low, high = dtypes
         self._available = tuple(features.read().autocast_devices)
         self._flags = autocast_flags.Flags(self._available) if self.has_autocast else None
-        self._switch = Switch(self._flags, low)
+        self._switch = Switch(self._flags, dtypes.low)
         self._switch.devices = CastDevices()
         self._paused = Paused(self._switch)
-        thread = self._switch.local
-        self._cast_weight = WeightCache(METHODS[low], thread).cast
-        self._autocast_cache = AutocastCache(thread)
-        rounded = functools.partial(emulated_half_arithmetic.rounded, low=low, high=high)
-        rounded_weight = WeightCache(rounded, thread).cast
-        self._emulate = emulated_half_arithmetic.is_wanted(low)
-        self._caster = ArgumentCaster(
-            dtypes,
-            self._make_exemption(),
-            self._switch,
-            self._paused_inside,
-            self._make_to_low(),
-            self._autocast_cache,
-            rounded_weight,
-        )
-
-    def _make_exemption(self):
-        switch, local, flags, is_tracing = self._switch, self._switch.local, self._flags, torch_compile.is_tracing
-
-        def is_off_traced():
-            if flags is None:
-                return switch.is_off_somewhere
-            # A compiler cannot follow thread-locals, and it guards on autocast's flags.
-            return not torch_compile.is_autocast_enabled(flags.devices)
-
-        def is_exempt(args, kwargs):
-            if is_tracing():
-                return is_off_traced() or switch.devices.is_exempt_traced(args)
-            # as ``Switch.is_on``
-            if local.off or (flags is not None and not flags.is_enabled() and local.entered is not None):
-                return True
-            devices, first = switch.devices, args[0] if args else None
-            # The most common case first: this runs at every call of every function of the table.
-            if isinstance(first, _Tensor) and devices.has(first) and first.dim():
-                return False
-            return devices.is_exempt(args, kwargs)
-
-        return is_exempt
+        self._emulate = emulated_half_arithmetic.is_wanted(dtypes.low)
+        self._caster = ArgumentCaster(dtypes, self._switch, self._paused_inside)
 
     def _paused_inside(self):
         # A compiler traces such a function down to kernels, which no wrapper casts, so without autocast it needs no
         # pause. It cannot trace thread-locals either.
         return nullcontext() if self._flags is None and torch_compile.is_compiling() else self.paused()
-
-    def _make_to_low(self):
-        low, cached, is_tracing = self.dtypes.low, self._cast_weight, torch_compile.is_tracing
-        not_low, convert, thread = frozenset(BYTES) - frozenset([low]), METHODS[low], self._switch.local
-
-        # Called for every argument, so it uses closure variables instead of attributes.
-        def to_low(value):
-            if isinstance(value, _Tensor):
-                if value.dtype not in not_low:
-                    return value
-                # no caches in traced code
-                is_kept = not is_tracing() and thread.copies is not None and is_weight(value)
-                return cached(value) if is_kept else convert(value)
-            return map_items(to_low, value) if isinstance(value, CONTAINERS) else value
-
-        return to_low
 
     def open(self, patches, is_regional=False):
         placed = [
@@ -125,7 +65,7 @@ class OpTableBackend(CastBackend):
         uncast_code.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         if self.has_autocast:
-            cast_around_regions(self._switch, self._autocast_cache, patches)
+            cast_around_regions(self._switch, self._caster.autocast_cache, patches)
         layers.accept_any_floating_input(self._caster.is_exempt, patches)
         layers.compute_norms_wide(self._caster, patches)
         layers.reread_recurrent_kernels(patches)
@@ -236,7 +176,7 @@ class OpTableBackend(CastBackend):
         copies = self._switch.local.copies
         if copies is not None:
             copies.clear()
-            self._autocast_cache.clear()
+            self._caster.autocast_cache.clear()
 
     def wrap(self, function, rule):
         return wrappers.wrapped(function, op_rules.OpRow(None, None, rule), self._caster)
