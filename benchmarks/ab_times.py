@@ -1,13 +1,18 @@
 """Are the times that ``ab`` shows those of the script? Times of a training alone and as ``compare`` reports them.
 
-    python benchmarks/ab_times.py [--rounds 12] [--steps 60] [--wall]
+    python benchmarks/ab_times.py [--rounds 6] [--steps 60] [--wall]
+    python benchmarks/ab_times.py --series
 
-The network has 8 layers of width 256. In each round it is trained at each level alone and under ``compare``; the ratio
-of a round is that of the two medians, and a row shows the median ratio of all rounds and its quartiles. Steps are
-timed by the process's CPU time, which other work on the machine changes less than the wall clock (``--wall``).
+The network has 8 layers of width 256. In each round it is trained alone and under ``compare``; the ratio of a round is
+that of the two medians, and a row shows the median ratio of a level's rounds and its quartiles. Steps are timed by the
+process's CPU time, which other work on the machine changes less than the wall clock (``--wall``). With ``--series``:
+the seconds of ``ab`` with its default options, and of one run of the same script at each of its levels.
 """
 
+import os
 import statistics
+import subprocess
+import sys
 import time
 import types
 
@@ -19,20 +24,44 @@ from ampcompat import abtest, amp, session
 from ampcompat.abtest.judging.summary import steady_seconds
 from ampcompat.abtest.recording import recorder
 
+LEVELS = bench.LEVELS[:4]
+
+#: The script of ``--series`` and its arguments, in this checkout.
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SCRIPT = [os.path.join(ROOT, "examples", "char_transformer.py"), "--steps", "100"]
+
 
 def main():
-    """Print a row per level."""
-    stated = bench.options(__doc__, rounds=12, steps=60, wall=False)
+    """Print a row per level, or per run of the series."""
+    stated = bench.options(__doc__, rounds=6, steps=60, wall=False, series=False)
+    if stated.series:
+        return series()
     clock = time.perf_counter if stated.wall else time.process_time
     recorder.time = types.SimpleNamespace(perf_counter=clock)
-    levels = {level: lambda level=level: measure(level, stated.steps, clock) for level in bench.LEVELS[:4]}
     bench.heading("level", "alone, ms", "as reported, ms", "ratio (quartiles)", "watched steps: ratio")
-    for level, rounds in bench.interleaved(levels, stated.rounds).items():
-        alone, reported, watched = zip(*rounds)
+    for level in LEVELS:
+        alone, reported, watched = zip(*(measure(level, stated.steps, clock) for _ in range(stated.rounds)))
         low, middle, high = statistics.quantiles([one / other for one, other in zip(reported, alone)], n=4)
         times = [f"{statistics.median(each) * 1e3:.2f}" for each in (alone, reported)]
         bench.row(level, *times, f"{middle:.3f} ({low:.3f} to {high:.3f})", f"{bench.ratio(watched, alone):.2f}")
     print("\n" + bench.machine())
+
+
+def series():
+    """Print the seconds of each run by itself, and of ``ab``."""
+    bench.heading("command", "seconds")
+    alone = sum(_printed(["run", "--opt-level", level]) for level in LEVELS)
+    whole = _printed(["ab", "--levels", ",".join(LEVELS)])
+    print(f"\nab: {whole / alone:.2f} times the {len(LEVELS)} runs\n" + bench.machine())
+
+
+def _printed(options):
+    """Run a command of ampcompat with the script, print a row, and return its seconds."""
+    command = [sys.executable, "-m", "ampcompat"] + options + SCRIPT
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    seconds = bench.seconds(lambda: subprocess.run(command, check=True, **output))
+    bench.row(" ".join(options), f"{seconds:.1f}")
+    return seconds
 
 
 def measure(level, steps, clock):

@@ -63,7 +63,7 @@ def _nothing_to_record(options, width):
         told.append("Give the script the option that makes it true.")
     told.append("The other levels were not run: all of them are the same training. Scripts without amp are compared by")
     lines = textwrap.fill(" ".join(told), width, break_long_words=False)
-    return lines + "\n    ampcompat ab --against OTHER.py SCRIPT.py"
+    return lines + "\n    ampcompat ab --against OTHER.py " + " ".join(map(shlex.quote, options.command))
 
 
 def _places(found):

@@ -157,13 +157,13 @@ def _time_in_turn(options, report, progress, runner):
     """
     planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
     runs = [report.runs[each.level] for each in planned]
-    if len(runs) < 2:  # there is nothing to compare
-        return
-    done = min(len(run.timings or []) for run in runs)
+    done = min([len(run.timings or []) for run in runs], default=0)
     if options.timing_rounds is None and emulates_half(report) and not done:
-        for run in runs:
+        for run in report.runs.values():
             run.timings = []
         return write_json(options, report)
+    if len(runs) < 2:  # there is nothing to compare
+        return
     rounds = range(done, options.timing_rounds or (FEW_ROUNDS if runner.starts_long() else ROUNDS))
     if not rounds:
         return

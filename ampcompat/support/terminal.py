@@ -39,10 +39,10 @@ def _escaped(match):
 
 
 def script_command():
-    """Return the script of this process with its arguments, for a shell; "SCRIPT" in a notebook or console."""
+    """Return the script of this process with its arguments, for a shell; None in a notebook or console."""
     main = sys.modules["__main__"]
     spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     if path is None:
-        return "SCRIPT"
+        return None
     start = ["-m", re.sub(r"\.__main__$", "", spec.name)] if spec is not None else [sys.argv[0]]
     return " ".join(map(shlex.quote, start + sys.argv[1:]))

@@ -140,6 +140,14 @@ def test_speed_is_measured_where_half_is_emulated_only_on_request(
     assert [len(run.timings) for run in Report.load(str(path)).runs.values()] == [rounds, rounds]
 
 
+def test_a_single_run_that_ended_has_no_speed_where_half_is_emulated(begun, script, monkeypatch, capsys):
+    monkeypatch.setattr(MadeRun, "versions", {"torch": "2.0", "device": "cpu (float16 emulated in float32)"})
+    monkeypatch.setattr(MadeRun, "broken", ("O1",))
+    assert ab_command.ab(["--levels", "O0,O1", script]) == 0
+    told = capsys.readouterr().out
+    assert "speed" not in told and "ms/step" not in told and "Take" not in told and "No level was accepted." in told
+
+
 @pytest.mark.parametrize("seconds, rounds", [(0.5, 3), (9.0, 2)])
 def test_there_are_fewer_rounds_where_a_run_trains_for_less_time_than_it_starts(
     begun, script, monkeypatch, seconds, rounds

@@ -1,5 +1,7 @@
 """``explain``: the cause, the value with its scale, and advice that fits."""
 
+import sys
+
 import pytest
 
 from ampcompat.tools.diagnostics.skip_facts import COMPILED, ModelPart, NonFinite, OverflowFacts
@@ -131,3 +133,8 @@ def test_advice_on_an_input(value, expected):
     _, text, advice = explain(facts_with(loss="nan", input=value, param_gradient=GRADIENT))
     assert f"{value.kind} was there already in {value.name}, in {value.dtype}" in text
     assert expected in advice
+
+
+def test_in_a_notebook_or_console_no_script_is_named(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    assert keep_layers() == "keep layers in float32 (with keep_fp32 of amp.initialize)"

@@ -52,8 +52,9 @@ def _against_float32(report, weights):
     if found.kind != REJECTED or verdicts[level].kind != ACCEPTED:
         return told
     reason = "which keeps float32 masters" if level != FLOAT32 else "float32"
-    command = "ampcompat run --opt-level {} {}".format(level, report.environment.get("script", "SCRIPT"))
-    return told + [f"Train at {level}, {reason}: {command}"]
+    script = report.environment.get("script")
+    command = "." if script is None else f": ampcompat run --opt-level {level} {script}"
+    return told + [f"Train at {level}, {reason}{command}"]
 
 
 def _first_difference(report):

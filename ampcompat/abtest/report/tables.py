@@ -8,7 +8,7 @@ from ..judging import equivalence, time_to_target
 from ..judging.speed_ratio import half_width
 from ..judging.summary import LossEnd, emulates_half
 from ..report_data import KINDS, Memory
-from ..row_names import name_of, noun
+from ..row_names import UNCHANGED, name_of, noun
 from .number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: ``(column that it explains, or
@@ -17,7 +17,7 @@ Table = namedtuple("Table", "title columns rows left notes")
 
 EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
 SAME_SPEED = "~: as fast as the baseline, within the scatter of step times."
-UNMEASURED = "peak -: memory is measured in amp's sessions, and the unchanged script has none."
+UNMEASURED = "peak -: memory is measured in amp's sessions, and {} has none."
 
 #: Cells without a value, and columns that are left out if no row has one.
 NO_VALUE = (UNKNOWN, "not timed", "")
@@ -74,9 +74,14 @@ def _notes(report, summary):
         notes.append(("speed", SAME_SPEED))
     if any(row.to_target for row in rows):
         notes.append(("to target", f"to target: until {time_to_target.describe(report)}, smoothed."))
-    if any(row.peak is None and report.runs[row.level].backend is None for row in rows):
-        notes.append(("peak", UNMEASURED))
+    without = [row.level for row in rows if row.peak is None and report.runs[row.level].backend is None and row.steps]
+    notes += [("peak", UNMEASURED.format(_script(report, level))) for level in without[:1]]
     return notes + [(None, told) for told in _same_ends(report, rows)]
+
+
+def _script(report, level):
+    """Return the script of a row without amp, for a sentence."""
+    return "the unchanged script" if name_of(report, level) == UNCHANGED else name_of(report, level)
 
 
 def _same_ends(report, rows):

@@ -67,9 +67,10 @@ def _explaining(low, others):
 
 
 def _advice(problem, low, reason, alternatives):
+    script = terminal.script_command()
+    command = "" if script is None else f"by ampcompat run --dtypes float32,float64 {script}, or "
     return (
         f"torch {features.version()} {problem} {dtype_name(low)}{reason} What works: opt_level O0, {alternatives}; or "
-        "float32 instead of half, and float64 of float32, by "
-        f"ampcompat run --dtypes float32,float64 {terminal.script_command()}, or in the block of "
+        f"float32 instead of half, and float64 of float32, {command}in the block of "
         "ampcompat.session(dtypes=ampcompat.opt_levels.STAND_IN)."
     )

@@ -13,7 +13,9 @@ LOW_SCALE, MANY_SKIPS = 16.0, 8
 
 def keep_layers():
     """Return how to keep layers in float32. The one that overflows may not be enough: only a forecast knows."""
-    return f"keep layers in float32 (`ampcompat forecast {script_command()}` finds which)"
+    script = script_command()
+    how = "with keep_fp32 of amp.initialize" if script is None else f"`ampcompat forecast {script}` finds which"
+    return f"keep layers in float32 ({how})"
 
 
 def explain(facts):
