@@ -17,12 +17,12 @@ LAYERS = """
     engine.session engine.amp_names engine
     trace tools.diagnostics tools.step_statistics amp sessions
     apex cuda_redirect mmcv
+    scripts.model scripts
     tools.memory tools.memory_report_and_estimate tools.forced_levels
     abtest.packed_numbers abtest.schema abtest.report_data
     abtest.planned_run abtest.row_names
     abtest.report.number_format abtest.recording abtest.judging
     abtest.report abtest.running abtest
-    scripts.model scripts
     tools tools.memory.script_child as_apex cli __main__
 """.split()
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from importlib.machinery import PathFinder
 from typing import Dict, List, Optional
 
 from ..errors import AmpError
+from ..scripts.model.source import declared_options
 from ..support.child_environment import ChildEnvironment
 from .report_data import label_of
 
@@ -126,8 +126,8 @@ def own_files(command, paths):
     words = [each.split("=", 1) for each in command[1:]]
     given = [(word[0], (word[1:] or after)[0]) for word, after in zip(words, words[1:] + [[""]])]
     for option, value in given + _defaults(command):
-        start = os.path.abspath(value)
-        if option.startswith("--") and value.strip("./") and any(path.startswith(start) for path in paths):
+        start = os.path.abspath(value or "")
+        if option.startswith("--") and (value or "").strip("./") and any(path.startswith(start) for path in paths):
             return f"{option} 'runs/{PLACEHOLDER}/{os.path.basename(start)}'"
     for value in command[1:]:
         if os.path.abspath(value) in paths:
@@ -136,14 +136,11 @@ def own_files(command, paths):
 
 
 def _defaults(command):
-    """Return (option, default) of the string options that a script adds to an ``ArgumentParser``."""
+    """Return ``declared_options`` of the script of a command."""
     try:
-        with open(script_file(command, os.getcwd()), encoding="utf-8", errors="replace") as file:
-            calls = re.findall(r"add_argument\(([^()]*)\)", file.read())
-    except (OSError, AmpError):
+        return declared_options(script_file(command, os.getcwd()))
+    except AmpError:  # there is no such module
         return []
-    found = [re.search(r"""["'](--[\w-]+)["'].*default=["']([^"']+)["']""", call, re.DOTALL) for call in calls]
-    return [each.groups() for each in found if each]
 
 
 def script_file(command, folder):

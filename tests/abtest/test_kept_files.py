@@ -143,7 +143,8 @@ def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkey
 def test_the_remedy_names_the_option_of_the_script(tmp_path, monkeypatch, command, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(
-        "p.add_argument('--lr', default=1.0)\np.add_argument('--save', default='last.pt')\n"
+        "p.add_argument('--lr', default=1.0)\n"
+        "p.add_argument('-s', '--save', type=str, help='where (a file)', default='last.pt')\n"
     )
     assert own_files(["train.py"] + command, [str(tmp_path / "last.pt")]) == expected
     assert own_files(["-m", "nothing"], [str(tmp_path / "last.pt")]).startswith("OPTION 'runs/{run}/last.pt'")

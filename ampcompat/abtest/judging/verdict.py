@@ -270,7 +270,7 @@ def _accepted_text(end):
 
 def _seeds(difference):
     variation = difference.variation
-    return f"seeds differ by {percent(variation)}" if variation else "seeds by no more than the losses scatter"
+    return f"seeds differ by {percent(variation)}" if variation else "seeds differ by no more than the losses scatter"
 
 
 def _told(difference):

@@ -13,6 +13,7 @@ import torch
 
 from ...errors import AmpError
 from ..planned_run import own_files
+from . import kept_files
 
 
 class Checkpoints:
@@ -33,26 +34,19 @@ class Checkpoints:
         self._recorded = set()
 
     def watch(self, patches):
-        """Watch ``torch.save`` and ``torch.load`` until ``patches`` is undone."""
-        patches.set(torch, "save", self._watched_save(torch.save))
+        """Watch ``torch.load``, and what ``kept_files`` sees of ``torch.save``, until ``patches`` is undone."""
+        kept_files.call_after_save(self._saved, patches)
         patches.set(torch, "load", self._watched_load(torch.load))
 
-    def _watched_save(self, save):
-        @functools.wraps(save)
-        def save_and_record(obj, f, *args, **kwargs):
-            result = save(obj, f, *args, **kwargs)
-            path = _path_of(f)
-            if path is not None and path not in self._recorded and self._has_stepped():
-                self._recorded.add(path)
-                self._recorder.record({"saved": path})
-            return result
-
-        return save_and_record
+    def _saved(self, path):
+        if path not in self._recorded and self._has_stepped():
+            self._recorded.add(path)
+            self._recorder.record({"saved": path})
 
     def _watched_load(self, load):
         @functools.wraps(load)
         def check_and_load(f, *args, **kwargs):
-            path = _path_of(f)
+            path = kept_files.path_of(f)
             if path is not None and not self._has_stepped():
                 if path in self._others and os.path.getmtime(path) < self._began:
                     raise AmpError(_refusal(path, self._others[path]))
@@ -63,12 +57,6 @@ class Checkpoints:
 
     def _has_stepped(self):
         return bool(self._recorder.run.step_seconds)
-
-
-def _path_of(file):
-    """Return the absolute path of a file that is given by its name or open, or None."""
-    name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else None
 
 
 def _refusal(path, other):

@@ -25,6 +25,7 @@ LARGEST_COPY = 256 << 20
 KEPT = "kept"
 
 _watching = []  # what `watch` watches with, the latest last
+_after_save = []  # functions that get the path of each file that `torch.save` has written
 _is_keeping = threading.local()  # `value`: whether this thread moves a file, which makes events too
 
 
@@ -75,6 +76,18 @@ def watch(manifest, since, patches):
         _add_hook()
 
 
+def call_after_save(function, patches):
+    """Call a function with the path of each file that ``torch.save`` has written while files are watched."""
+    patches.defer(_after_save.remove, function)
+    _after_save.append(function)
+
+
+def path_of(file):
+    """Return the absolute path of a file that is given by its name or open, or None."""
+    name = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return os.path.abspath(os.fspath(name)) if isinstance(name, (str, os.PathLike)) else None
+
+
 def put_back(manifest):
     """Put back the files that a manifest lists, in place of what was written there; return their paths."""
     if not os.path.exists(manifest):
@@ -112,7 +125,11 @@ def _watched_save(kept, save):
     def keep_and_save(obj, f, *args, **kwargs):
         if isinstance(f, (str, os.PathLike)):
             _keep(kept, f)
-        return save(obj, f, *args, **kwargs)
+        result = save(obj, f, *args, **kwargs)
+        path = path_of(f)
+        for function in [] if path is None else list(_after_save):
+            function(path)
+        return result
 
     return keep_and_save
 

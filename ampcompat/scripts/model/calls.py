@@ -3,7 +3,7 @@
 import ast
 import re
 
-from .names import called, dotted, last_name, string
+from .names import called, dotted, last_name, string, written_option
 from .rules import RequestedLevel
 
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
@@ -56,8 +56,7 @@ def names_in(node):
 
 def option_of(call):
     """Return (the name of the value that ``add_argument`` stores, the option as it is written), or (None, None)."""
-    flags = [string(each) for each in call.args if string(each)]
-    written = next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else None)
+    written = written_option(call)
     stated = next((string(each.value) for each in call.keywords if each.arg == "dest"), None)
     return stated or (written.lstrip("-").replace("-", "_") if written else None), written
 

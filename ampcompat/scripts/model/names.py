@@ -157,6 +157,12 @@ def string(node):
     return value if isinstance(value, str) else None
 
 
+def written_option(call):
+    """Return the option of a call of ``add_argument`` as it is written, the long one if there are several, or None."""
+    flags = [string(each) for each in call.args if string(each)]
+    return next((flag for flag in flags if flag.startswith("--")), flags[0] if flags else None)
+
+
 def names_used(nodes):
     """Return the names that nodes of a script bind or read."""
     found = {each.local.partition(".")[0] for each in imports_of(nodes)}

@@ -5,9 +5,9 @@ import bisect
 import re
 import warnings
 
-from .code_files import NOTEBOOK, NotANotebook, code_cells, decode
+from .code_files import NOTEBOOK, PYTHON, NotANotebook, Unreadable, code_cells, decode, read
 from .flow import scopes
-from .names import Names, called, imports_of, string
+from .names import Names, called, imports_of, string, written_option
 from .rules import Broken, SourcePlace, finding
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
@@ -108,6 +108,20 @@ def parse(text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
+
+
+def declared_options(path):
+    """Return (option, its default or None if that is no string) of each ``add_argument`` of a script, in its order.
+
+    A file that cannot be read has none.
+    """
+    try:
+        calls = [node for node in Source(path, read(path), PYTHON).calls() if called(node) == "add_argument"]
+    except Unreadable:
+        return []
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    defaults = [next((string(each.value) for each in call.keywords if each.arg == "default"), None) for call in calls]
+    return [(option, default) for option, default in zip(map(written_option, calls), defaults) if option]
 
 
 def is_script(tree):

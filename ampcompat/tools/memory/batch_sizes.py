@@ -4,12 +4,12 @@ This module does not need torch.
 """
 
 import functools
-import os
 import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ...errors import AmpError, AmpValueError
+from ...scripts.model.source import declared_options
 from .bytes_by_kind import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -20,7 +20,6 @@ LARGEST = 1 << 11
 
 #: An option's name: --batch-size, --train_batch_size, --batch; not those of evaluation.
 _NAME = r"--(?!eval|test|val)(?:\w+[-_])*?(?:batch[-_]?size|batch)"
-_DECLARED = re.compile(r"add_argument\((?:\s*[\"']-\w+[\"'],)*\s*[\"'](" + _NAME + r")[\"']")
 
 #: Where the peak does not grow up to this multiple of a batch size, it does not depend on the batch size.
 FLAT = 64
@@ -177,12 +176,5 @@ def with_batch_placeholder(command, placeholder):
             return name, command[:place] + [f"{name}={placeholder}"] + command[place + 1 :]
         if re.fullmatch(_NAME, name) and place + 1 < len(command):
             return name, command[: place + 1] + [placeholder] + command[place + 2 :]
-    declared = _DECLARED.search(_source(command[0]))
-    return (declared.group(1), command + [declared.group(1), placeholder]) if declared else (None, command)
-
-
-def _source(path):
-    if not os.path.isfile(path):
-        return ""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
+    declared = next((option for option, _ in declared_options(command[0]) if re.fullmatch(_NAME, option)), None)
+    return declared, command if declared is None else command + [declared, placeholder]
