@@ -4,10 +4,13 @@ import contextlib
 import functools
 import os
 import shlex
+import socket
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Dict, List, NamedTuple
 
 from ..abtest.judging.summary import emulates_half
 from ..abtest.planned_run import PlannedRun, check_identity
@@ -16,13 +19,17 @@ from ..abtest.row_names import UNCHANGED
 from ..abtest.running.executors import add_recorded, ends_series, recorded_by, run_all
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
-from . import machine_shares
 
 #: The statuses of runs that are not done again.
 FINISHED = ("ok", "stopped")
 
 #: Rounds of short runs if their number is not given, and if a run trains for less time than it takes to start.
 ROUNDS, FEW_ROUNDS = 3, 2
+
+#: Variables for the number of threads of torch and BLAS libraries. Those that the user sets are kept.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+_of_thread = threading.local()
 
 
 def plan_series(options, command):
@@ -207,8 +214,8 @@ class _Runner:
         Args:
             suffix: of the runs' names.
         """
-        free = machine_shares.share_out(jobs, self._options.gpus)
-        pool = ThreadPoolExecutor(jobs, initializer=machine_shares.take, initargs=(free,))
+        free = share_out(jobs, self._options.gpus)
+        pool = ThreadPoolExecutor(jobs, initializer=take_share, initargs=(free,))
         try:
             run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
         finally:
@@ -221,7 +228,7 @@ class _Runner:
 
     def _run_one(self, suffix, planned):
         options = self._options
-        variables = machine_shares.variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
+        variables = share_variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
         label = planned.label + suffix
         name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
@@ -234,6 +241,49 @@ class _Runner:
         with contextlib.suppress(KeyboardInterrupt):  # its status says so
             run_one(child, label, self._progress, check)
         return recorded_by(child)
+
+
+# -- the share of the machine that each of several runs gets: cores, a GPU, a port for its launcher --------------------
+
+
+class Share(NamedTuple):
+    """The cores of a run, and its environment variables."""
+
+    cores: List[int]
+    variables: Dict[str, str]
+
+
+def share_out(jobs, gpus):
+    """Return a ``Share`` for each of ``jobs`` concurrent runs; ``gpus`` has as many entries, or none."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    shares = []
+    for index in range(jobs):
+        own = cores[index * len(cores) // jobs : (index + 1) * len(cores) // jobs] or [cores[index % len(cores)]]
+        variables = {name: str(len(own)) for name in THREADS if name not in os.environ and jobs > 1}
+        variables.update({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {})
+        shares.append(Share(own if jobs > 1 else cores, variables))
+    return shares
+
+
+def take_share(shares):
+    """Assign the last of ``shares`` to this thread: the processes that it starts run on these cores."""
+    _of_thread.share = shares.pop()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, _of_thread.share.cores)
+
+
+def share_variables(has_launcher):
+    """Return the environment variables of this thread's share, for a launcher with a free port of its own."""
+    if not has_launcher:
+        return _of_thread.share.variables
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    # torchrun reads PET_MASTER_PORT in place of --master_port.
+    return dict(_of_thread.share.variables, MASTER_PORT=port, PET_MASTER_PORT=port)
+
+
+# -- the end of runs, and the file -------------------------------------------------------------------------------------
 
 
 def _end_all(pool, children):

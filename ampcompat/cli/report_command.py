@@ -11,15 +11,18 @@ from ..abtest.report import build_charts
 from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
-from ..abtest.report.setting_differences import differing
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
+from ..abtest.row_names import noun
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
 from ..support import files, terminal
 from ..support.terminal import show
 from . import fail_on_options, target_option
 from .argument_parser import CommandParser
+
+#: Values of a report's environment that differ in every series, or follow from other values.
+OWN = ("target", "tolerance")
 
 
 def report(arguments):
@@ -97,6 +100,34 @@ def _read(options):
         whole, missing = cluster_plan.merge(reports)
         reports = [(options.files[0], whole)]
     return reports, missing
+
+
+def settings_of(report):
+    """Return ``{name: value as text}`` of the settings that determine the runs of a report."""
+    baseline = report.runs.get(report.baseline)
+    identity = dict(baseline.identity) if baseline is not None else {}
+    found = {name: value for name, value in report.environment.items() if name not in OWN}
+    options, script = identity.pop("options", None), identity.pop("script", None)
+    for values in (identity, options if isinstance(options, dict) else {}):
+        found.update({name: value for name, value in values.items() if name not in found})
+    found["baseline"], found[noun(report) + "s"] = report.baseline, ", ".join(report.runs)
+    found["contents of the script"] = None if script is None else str(script)[:8]
+    found["seeds of the baseline"] = 1 + len(baseline.repeats) if baseline is not None else None
+    return {str(name): _text(value) for name, value in found.items() if value is not None}
+
+
+def _text(value):
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def differing(reports):
+    """Return ``[(name, [value in each report, or "-"]), …]`` of values that are not equal in all of ``[Report, …]``."""
+    found = [settings_of(report) for report in reports]
+    names = list(dict.fromkeys(name for each in found for name in each))
+    rows = [(name, [each.get(name, "-") for each in found]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
 def _print_differences(reports):

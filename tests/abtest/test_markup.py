@@ -8,8 +8,8 @@ from helpers.made_reports import MADE, good_report, made_run, two_losses_report
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging import advice
 from ampcompat.abtest.report.markup import to_latex, to_markdown
-from ampcompat.abtest.report.setting_differences import differing
 from ampcompat.cli import main
+from ampcompat.cli.report_command import differing
 
 
 def report():

@@ -19,7 +19,7 @@ from ampcompat import amp
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.cli import ab_command, ab_options, ab_runs, ab_variants, machine_shares, main
+from ampcompat.cli import ab_command, ab_options, ab_runs, ab_variants, main
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
@@ -357,21 +357,21 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
 )
 def test_each_run_gets_its_share_of_cores_threads_and_gpus(monkeypatch, jobs, gpus, cores, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores), raising=False)
-    for name in machine_shares.THREADS:
+    for name in ab_runs.THREADS:
         monkeypatch.delenv(name, raising=False)
-    for index, (share, (own, given)) in enumerate(zip(machine_shares.share_out(jobs, gpus), expected)):
-        threads = given if isinstance(given, dict) else dict.fromkeys(machine_shares.THREADS, str(given))
+    for index, (share, (own, given)) in enumerate(zip(ab_runs.share_out(jobs, gpus), expected)):
+        threads = given if isinstance(given, dict) else dict.fromkeys(ab_runs.THREADS, str(given))
         threads = dict(threads, **({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {}))
         assert (share.cores, share.variables) == (own, threads)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert all("OMP_NUM_THREADS" not in share.variables for share in machine_shares.share_out(2, []))
+    assert all("OMP_NUM_THREADS" not in share.variables for share in ab_runs.share_out(2, []))
 
 
 def test_each_launcher_has_a_port_of_its_own():
-    free = machine_shares.share_out(1, ["2"])
-    with ThreadPoolExecutor(1, initializer=machine_shares.take, initargs=(free,)) as pool:
-        found = [pool.submit(machine_shares.variables, True).result() for _ in range(2)]
-        assert pool.submit(machine_shares.variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
+    free = ab_runs.share_out(1, ["2"])
+    with ThreadPoolExecutor(1, initializer=ab_runs.take_share, initargs=(free,)) as pool:
+        found = [pool.submit(ab_runs.share_variables, True).result() for _ in range(2)]
+        assert pool.submit(ab_runs.share_variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
     assert all(each["MASTER_PORT"] == each["PET_MASTER_PORT"] != "29500" for each in found)
     assert all(each["CUDA_VISIBLE_DEVICES"] == "2" for each in found)
 

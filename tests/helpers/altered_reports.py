@@ -16,8 +16,8 @@ import re
 from ampcompat.abtest import Report, to_html, to_text
 from ampcompat.abtest.report import build_charts
 from ampcompat.abtest.report.markup import to_latex, to_markdown
-from ampcompat.abtest.report.setting_differences import differing
 from ampcompat.abtest.report_data import Equivalence, Speed
+from ampcompat.cli.report_command import differing
 from ampcompat.errors import AmpError
 from helpers.made_reports import HOSTILE, good_report, made_run, two_losses_report
 

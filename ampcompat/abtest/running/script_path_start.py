@@ -6,10 +6,18 @@ the task, JSON with the script's ``command``.
 ``python -m`` would put the current folder first, where a file may hide a module that torch imports.
 """
 
+import functools
 import importlib
 import json
 import os
+import shutil
+import signal
 import sys
+import threading
+import time
+
+#: Seconds between two looks at the parent, and those that the script gets to end after an interrupt.
+POLL_INTERVAL, INTERRUPT_WAIT = 0.2, 1.5
 
 
 def main(arguments):
@@ -17,17 +25,33 @@ def main(arguments):
     task = json.loads(arguments[0])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = _first_entry(task["command"])
+    kept_files = importlib.import_module("ampcompat.abtest.recording.kept_files")
     if task["parent"] is not None:
-        watch = importlib.import_module("ampcompat.abtest.running.parent_watch").watch
-        watch(task["parent"], os.path.dirname(task["event_log"]))
-    keep_files(task["kept"], task["since"])
+        clean_up = functools.partial(_clean_up, kept_files, task["kept"], os.path.dirname(task["event_log"]))
+        threading.Thread(target=_end_after, args=(task["parent"], clean_up), daemon=True).start()
+    patches = importlib.import_module("ampcompat.support.patching").PatchStack()
+    kept_files.watch(task["kept"], task["since"], patches)  # the parent puts these files back
     return importlib.import_module(task["module"] or "ampcompat.abtest.running.subprocess_child").main(arguments)
 
 
-def keep_files(manifest, since):
-    """Keep the files that this process overwrites; its parent puts them back."""
-    patches = importlib.import_module("ampcompat.support.patching").PatchStack()
-    importlib.import_module("ampcompat.abtest.recording.kept_files").watch(manifest, since, patches)
+def _end_after(parent, clean_up):
+    """End this process soon after the process ``parent``, however the script spends its time.
+
+    So a series that is killed (SIGKILL) leaves neither a training that goes on, nor a temporary folder. Code that keeps
+    Python's lock for long delays it. On Windows a process keeps its parent's id, so nothing is done.
+    """
+    while os.getppid() == parent:
+        time.sleep(POLL_INTERVAL)
+    clean_up()
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    time.sleep(INTERRUPT_WAIT)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _clean_up(kept_files, manifest, folder):
+    """Do what the parent can no longer do: put files back, and remove the run's temporary folder."""
+    kept_files.put_back(manifest)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _first_entry(command):
