@@ -6,7 +6,7 @@
 The network has 8 layers of width 256. In each round it is trained alone and under ``compare``; the ratio of a round is
 that of the two medians, and a row shows the median ratio of a level's rounds and its quartiles. Steps are timed by the
 process's CPU time, which other work on the machine changes less than the wall clock (``--wall``). With ``--series``:
-the seconds of ``ab`` with its default options, and of one run of the same script at each of its levels.
+the times of ``ab`` with its default options, and of one run of the same script at each of its levels.
 """
 
 import os
@@ -48,20 +48,23 @@ def main():
 
 
 def series():
-    """Print the seconds of each run by itself, and of ``ab``."""
-    bench.heading("command", "seconds")
+    """Print the CPU time and the wall-clock time of each run by itself, and of ``ab``."""
+    bench.heading("command", "CPU, s", "wall clock, s")
     alone = sum(_printed(["run", "--opt-level", level]) for level in LEVELS)
     whole = _printed(["ab", "--levels", ",".join(LEVELS)])
     print(f"\nab: {whole / alone:.2f} times the {len(LEVELS)} runs\n" + bench.machine())
 
 
 def _printed(options):
-    """Run a command of ampcompat with the script, print a row, and return its seconds."""
+    """Run a command of ampcompat with the script, print a row, and return the CPU time of its processes."""
     command = [sys.executable, "-m", "ampcompat"] + options + SCRIPT
     output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": ROOT}
+    before = os.times()
     seconds = bench.seconds(lambda: subprocess.run(command, check=True, **output))
-    bench.row(" ".join(options), f"{seconds:.1f}")
-    return seconds
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    bench.row(" ".join(options), f"{used:.1f}", f"{seconds:.1f}")
+    return used
 
 
 def measure(level, steps, clock):
