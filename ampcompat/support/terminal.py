@@ -1,4 +1,4 @@
-"""The size of the terminal, and printable text: text of files and names cannot control it, or change its order."""
+"""The size of the terminal, tables, and printable text, with which files and names cannot control the terminal."""
 
 import os
 import re
@@ -26,6 +26,19 @@ def show(text="", file=None):
 def columns(default=100, least=0, most=1 << 16):
     """Return the number of columns of the terminal, between ``least`` and ``most``; ``default`` if it is unknown."""
     return min(most, max(least, shutil.get_terminal_size((default, 24)).columns))
+
+
+def aligned(rows, left=1):
+    """Return the lines of a table of texts; all columns but the first ``left`` are aligned to the right."""
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def can_redraw(stream):

@@ -7,6 +7,8 @@ from helpers.made_reports import MADE, good_report, made_run, two_losses_report
 
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging import advice
+from ampcompat.abtest.judging.summary import summarize
+from ampcompat.abtest.report import tables
 from ampcompat.abtest.report.markup import to_latex, to_markdown
 from ampcompat.cli import main
 from ampcompat.cli.report_command import differing
@@ -55,6 +57,14 @@ def test_every_report_has_tables(name):
     made = MADE[name]()
     advice.advise(made)
     assert to_markdown(made).startswith("| level | verdict |") and r"\bottomrule" in to_latex(made)
+
+
+def test_a_table_without_times_says_nothing_of_them():
+    found = report()
+    for run in found.runs.values():
+        run.timings = []
+    for text in (to_markdown(found), to_latex(found), tables.levels([("", found, summarize(found))]).title):
+        assert "edians of the last tenth" in text and "speed" not in text and "Times" not in text and "GPU" not in text
 
 
 def test_several_losses_have_rows_of_their_own():

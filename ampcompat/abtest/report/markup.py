@@ -2,7 +2,7 @@
 
 from ...support.terminal import printable
 from ..judging import equivalence
-from ..judging.summary import emulates_half, summarize
+from ..judging.summary import summarize
 from ..row_names import name_of
 from . import tables
 from .number_format import percent
@@ -31,7 +31,7 @@ def to_markdown(report, summary=None):
     rule = ["---" if place < left else "---:" for place in range(len(columns))]
     lines = ["| {} |".format(" | ".join(map(_markdown, row))) for row in [columns] + rows]
     lines.insert(1, "|{}|".format("|".join(rule)))
-    return "\n".join(lines + [""] + [_markdown(note) + "  " for note in _notes(report)]).rstrip() + "\n"
+    return "\n".join(lines + [""] + [_markdown(note) + "  " for note in _notes(report, columns)]).rstrip() + "\n"
 
 
 def to_latex(report, summary=None):
@@ -40,14 +40,13 @@ def to_latex(report, summary=None):
     lines = [" & ".join(map(_latex, row)) + r" \\" for row in [columns] + rows]
     aligned = "l" * left + "r" * (len(columns) - left)
     body = [r"\begin{tabular}{%s}" % aligned, r"\toprule", lines[0], r"\midrule"] + lines[1:]
-    notes = [r"\par\smallskip{\footnotesize " + r"\\ ".join(map(_latex, _notes(report))) + "}"]
+    notes = [r"\par\smallskip{\footnotesize " + r"\\ ".join(map(_latex, _notes(report, columns))) + "}"]
     return "\n".join(["% needs \\usepackage{booktabs}"] + body + [r"\bottomrule", r"\end{tabular}"] + notes) + "\n"
 
 
 def _table(report, summary):
-    table = tables.levels([("", report, summary or summarize(report))])
-    kept = [place for place, name in enumerate(table.columns) if name not in LEFT_OUT]
-    columns, *rows = [[row[place] for place in kept] for row in [table.columns] + table.rows]
+    table = tables.without(tables.levels([("", report, summary or summarize(report))]), LEFT_OUT)
+    columns, rows = table.columns, table.rows
     tolerance = report.environment.get("tolerance")
     if tolerance is not None and any(run.equivalence for run in report.runs.values()):
         found = {name_of(report, level): run.equivalence for level, run in report.runs.items()}
@@ -56,7 +55,7 @@ def _table(report, summary):
     return columns, rows, table.left
 
 
-def _notes(report):
+def _notes(report, columns):
     """Return what was measured and where, and the meaning of the columns, one sentence each."""
     values, runs = report.environment, report.runs.values()
     seeds = sorted({1 + len(run.repeats) for run in runs})
@@ -70,8 +69,9 @@ def _notes(report):
         notes.insert(0, "{}.".format(values["script"]))
     rounds = max([len(run.timings or []) for run in runs], default=0)
     of_speed = f", with 95 % intervals of {rounds} rounds" if rounds > 1 else ""
-    notes.append(f"Losses: medians of the last tenth, \u00b1 half the range over seeds; speeds{of_speed}.")
-    return notes + ([tables.EMULATED] if emulates_half(report) else [])
+    of_speed = f"; speeds{of_speed}" if {"speed", "speed*"} & set(columns) else ""
+    notes.append(f"Losses: medians of the last tenth, \u00b1 half the range over seeds{of_speed}.")
+    return notes + ([tables.EMULATED] if "speed*" in columns else [])
 
 
 def _markdown(text):

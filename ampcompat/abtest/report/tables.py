@@ -15,6 +15,8 @@ from .number_format import UNKNOWN, milliseconds, number, percent, scale, second
 #: None, sentence)``, printed below it.
 Table = namedtuple("Table", "title columns rows left notes")
 
+ENDS = "Ends: medians of the last tenth, \u00b1 half the range over seeds."
+TIMES = "Times: medians of undisturbed steps."
 EMULATED = "* on a CPU that emulates half precision: this says nothing about a GPU."
 SAME_SPEED = "~: as fast as the baseline, within the scatter of step times."
 UNMEASURED = "peak -: memory is measured in amp's sessions, and {} has none."
@@ -49,13 +51,13 @@ def levels(reports):
         for level, row in summary.items():
             found = _level(name_of(report, level), row, report.runs[level], fastest, several)
             rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
-    title = "Ends: medians of the last tenth, \u00b1 half the range over seeds. Times: medians of undisturbed steps."
     notes = [note for _, report, summary in reports for note in _notes(report, summary)]
     speed = "speed*" if any(emulates_half(report) for _, report, _ in reports) else "speed"
     columns[columns.index("speed")] = speed
-    table = Table(title, prefix + columns, rows, len(prefix) + 2, list(dict.fromkeys(notes)))
+    table = Table(ENDS, prefix + columns, rows, len(prefix) + 2, list(dict.fromkeys(notes)))
     empty = [name for place, name in enumerate(table.columns) if all(row[place] in NO_VALUE for row in rows)]
-    return without(table, [name for name in OPTIONAL if name in empty])
+    table = without(table, [name for name in OPTIONAL if name in empty])
+    return table._replace(title=f"{ENDS} {TIMES}") if "ms/step" in table.columns else table
 
 
 def without(table, names):

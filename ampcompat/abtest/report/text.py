@@ -2,6 +2,7 @@
 
 import textwrap
 
+from ...support.terminal import aligned
 from ..judging.failures import failure, nonfinite_starts
 from ..judging.summary import summarize
 from ..judging.verdict import ACCEPTED, BASELINE
@@ -131,21 +132,9 @@ def _sentences(lines, width):
 def _table(table, width, has_notes=False):
     """Return a table with its title above it, in at most ``width`` columns if possible, and its notes below it."""
     optional = list(OPTIONAL)
-    lines = _aligned(table)
+    lines = aligned([table.columns] + table.rows, table.left)
     while optional and max(map(len, lines)) > width:
         table = tables.without(table, [optional.pop(0)])
-        lines = _aligned(table)
+        lines = aligned([table.columns] + table.rows, table.left)
     notes = [_sentences([note], width) for _, note in table.notes] if has_notes else []
     return "\n".join(([table.title + ":"] if table.title else []) + lines + notes)
-
-
-def _aligned(table):
-    widths = [max(map(len, cells)) for cells in zip(table.columns, *table.rows)]
-    lines = []
-    for row in [table.columns] + table.rows:
-        cells = [
-            cell.ljust(width) if place < table.left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines

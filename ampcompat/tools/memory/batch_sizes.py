@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ...errors import AmpError, AmpValueError
 from ...scripts.model.source import declared_options
+from ...support.terminal import aligned
 from .bytes_by_kind import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -119,11 +120,7 @@ class BatchTable:
         rows += [[str(size)] + [self._cell(level, size) for level in levels] for size in sizes]
         if self.memory is not None:
             rows.append(["largest that fits"] + [shown_batch(self.largest[level]) for level in levels])
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
-            for row in rows
-        ]
+        lines = aligned(rows)
         if self.memory is not None:
             told = "Memory: {}. Peaks that do not fit are in brackets."
             lines.append(told.format(self.given or format_bytes(self.memory)))

@@ -1,5 +1,6 @@
 """Format measured and predicted memory as a table, and explain the differences in sentences."""
 
+from ...support.terminal import aligned
 from .bytes_by_kind import KINDS, BytesByKind, format_bytes
 
 _TITLES = {"optimizer": "optimizer state", "model_buffers": "model buffers", "casts": "half copies of weights"}
@@ -25,11 +26,7 @@ def table(columns, num_params):
     rows.append(["bytes per param"] + ["-" if share is None else f"{share:.2f}" for share in shares])
     if any(kinds.offloaded for _, kinds, _ in columns):
         rows.append(["offloaded"] + [format_bytes(kinds.offloaded) for _, kinds, _ in columns])
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])])
-        for row in rows
-    )
+    return "\n".join(aligned(rows))
 
 
 def differences(usage, estimate):
