@@ -9,11 +9,14 @@ from ..engine.optimizers.half_and_master_chunks import recast
 from ..support import random_state
 from ..support.torch_compat import step_hooks
 
-_INSTANCE_STATE = ("param_groups", "state", "_amp_stash")
+#: Attributes that the twin does without, or has in its own way.
+_NOT_COPIED = ("param_groups", "state", "_amp_stash", step_hooks.PRE_HOOKS, step_hooks.POST_HOOKS)
 
 
 class OptimizerTwin:
     """Steps with the gradients that the original gets, rounded or widened to its dtype.
+
+    It has copies of all that the original has (masters, an optimizer inside): its steps change nothing of these.
 
     Args:
         optimizer: the original, before its step.
@@ -21,26 +24,44 @@ class OptimizerTwin:
 
     Attributes:
         pairs: the (original param, copy) pairs.
+
+    Raises:
+        Exception: whatever a copy of one of the original's attributes raises.
     """
 
     def __init__(self, optimizer, dtype):
         self._original, self._dtype = optimizer, dtype
-        twin = object.__new__(type(optimizer))
-        replaced = [name for name, value in vars(optimizer).items() if callable(value) and hasattr(twin, name)]
-        own = {name: value for name, value in vars(optimizer).items() if name not in replaced}
-        vars(twin).update({name: value for name, value in own.items() if name not in _INSTANCE_STATE})
+        params = [param for group in optimizer.param_groups for param in group["params"]]
         with torch.no_grad():
-            twin.param_groups = [
-                dict(group, params=[self._copy(param) for param in group["params"]]) for group in optimizer.param_groups
-            ]
-        copies = [param for group in twin.param_groups for param in group["params"]]
-        self.pairs = list(zip([param for group in optimizer.param_groups for param in group["params"]], copies))
-        twin.state = collections.defaultdict(dict)
+            self.pairs = [(param, self._copy(param)) for param in params]
+        copies = {id(param): copied for param, copied in self.pairs}
+        groups = [
+            dict(group, params=[copies[id(each)] for each in group["params"]]) for group in optimizer.param_groups
+        ]
+        state = collections.defaultdict(dict)
         for param, copied in self.pairs:
             if param in optimizer.state:
-                twin.state[copied] = copy.deepcopy(optimizer.state[param])
-                recast(twin.state[copied], copied.shape, dtype)
-        self._twin = twin
+                state[copied] = copy.deepcopy(optimizer.state[param])
+        known = {id(each): own for each, own in zip(optimizer.param_groups, groups)}
+        known.update(copies)
+        known.update({id(optimizer.param_groups): groups, id(optimizer.state): state})
+        self._twin = object.__new__(type(optimizer))
+        vars(self._twin).update(copy.deepcopy(self._own_attributes(), known))
+        vars(self._twin).update(param_groups=groups, state=state)
+        for each in [self._twin] + [
+            each for each in vars(self._twin).values() if isinstance(each, torch.optim.Optimizer)
+        ]:
+            for param, values in each.state.items():
+                recast(values, param.shape, dtype)
+
+    def _own_attributes(self):
+        """Return the original's attributes without those of ``_NOT_COPIED``, and methods that the instance replaces."""
+        kind = type(self._original)
+        return {
+            name: value
+            for name, value in vars(self._original).items()
+            if name not in _NOT_COPIED and not (callable(value) and hasattr(kind, name))
+        }
 
     @property
     def state(self):
@@ -54,7 +75,7 @@ class OptimizerTwin:
         """Step with the original's options and gradients of now; raises whatever its class raises in this dtype."""
         for group, own in zip(self._original.param_groups, self._twin.param_groups):
             own.update((name, value) for name, value in group.items() if name != "params")
-        with torch.no_grad(), random_state.restored():
+        with torch.no_grad(), random_state.restored(), step_hooks.silent():  # these are no steps of the script
             for param, copied in self.pairs:
                 copied.grad = None if param.grad is None else param.grad.to(self._dtype)
-            step_hooks.plain_step(type(self._original))(self._twin)  # hooks would count it as a step of the script
+            step_hooks.plain_step(type(self._original))(self._twin)

@@ -39,7 +39,10 @@ def script(tmp_path):
 def test_lost_updates_are_printed_with_the_command_that_repairs_them(options, code, script, tmp_path):
     done = forked.run(forked.audit, *options, "--json", tmp_path / "audit.json", script, "bfloat16")
     assert done.returncode == code, done.stderr
-    assert "10 optimizer steps: 1 thing is wrong" in done.stdout and "1.weight" in done.stdout
+    assert (
+        "10 optimizer steps (5 of them repeated with float32 weights): 1 thing is wrong" in done.stdout
+        and "1.weight" in done.stdout
+    )
     assert f"ampcompat run --opt-level O5 {script} bfloat16" in done.stdout and "the end" not in done.stdout
     report = json.loads((tmp_path / "audit.json").read_text())
     assert report["steps"] == 10 and report["dtypes"]["weights"] == {"bfloat16": 88}
@@ -76,7 +79,7 @@ def test_a_wrong_command_line_is_one_line(arguments, text, capsys):
 def test_with_a_launcher_the_commands_have_it():
     finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
     dtypes = {"weights": {}, "buffers": {}, "gradients": [], "autocast": [], "optimizer state": {}}
-    report = {"steps": 1, "dtypes": dtypes, "findings": [finding]}
+    report = {"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}
     text = audit_text.to_text(report, ["train.py"], launcher=["torchrun", "--nproc_per_node", "2"])
     assert "Repair:  torchrun --nproc_per_node 2 -m ampcompat run --opt-level O5 train.py" in text
     assert "ampcompat ab --launcher 'torchrun --nproc_per_node 2' --levels O0,O5 train.py" in text

@@ -4,9 +4,11 @@ The compilers of torch 2.0 to 2.2 disable them: the first ``torch.compile`` of a
 them from every class of ``torch.optim``. Torch 2.3 was not tested; if there is nothing to restore, nothing is changed.
 """
 
+import contextlib
 import functools
 import inspect
 import sys
+import threading
 
 import torch
 
@@ -14,6 +16,8 @@ from . import features
 
 #: The attributes of an optimizer that hold its own hooks.
 PRE_HOOKS, POST_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+
+_silent = threading.local()  # .depth: of the ``silent`` blocks that a thread is in
 
 _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
@@ -29,13 +33,32 @@ def register(patches, before=None, after=None):
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
     if before is not None:
-        patches.register(optim.register_optimizer_step_pre_hook, before)
+        patches.register(optim.register_optimizer_step_pre_hook, _unless_silent(before))
     if after is not None:
-        patches.register(optim.register_optimizer_step_post_hook, after)
+        patches.register(optim.register_optimizer_step_post_hook, _unless_silent(after))
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
         compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
         patches.redirect(compile, functools.partial(_compile_and_restore, patches))
+
+
+@contextlib.contextmanager
+def silent():
+    """Call none of the ``register``ed functions in the block, and in this thread."""
+    depth = getattr(_silent, "depth", 0)
+    _silent.depth = depth + 1
+    try:
+        yield
+    finally:
+        _silent.depth = depth
+
+
+def _unless_silent(hook):
+    @functools.wraps(hook)
+    def called(optimizer, args, kwargs):
+        return None if getattr(_silent, "depth", 0) else hook(optimizer, args, kwargs)
+
+    return called
 
 
 def exist():

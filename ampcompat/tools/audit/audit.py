@@ -9,7 +9,7 @@ from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ..forced_levels.trained_modules import outermost
+from ..forced_levels.trained_modules import all_modules, outermost
 from . import findings
 from .audit_text import to_text
 from .script_calls import ScriptCalls, StepGradients
@@ -18,8 +18,8 @@ from .weight_updates import HALF, WeightUpdates
 
 OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optimizer's step; this is {}."
 
-#: The steps after which half copies of the model are looked for: a script may make its average after its first step.
-_LOOKS = (1, 5)
+#: The step after which the modules of the process are looked at: a script may make its average after its first step.
+_LOOK = 2
 
 
 def audit(argv: Optional[Sequence[str]] = None) -> "Audit":
@@ -49,6 +49,7 @@ class Audit:
         if not features.is_version_within(oldest="2.1"):
             raise AmpError(OLD_TORCH.format(features.version()))
         self._argv, self._steps = argv, 0
+        self._new = []  # optimizers whose models are not noted
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
         self._calls, self._gradients = ScriptCalls(), StepGradients()
@@ -66,26 +67,28 @@ class Audit:
 
     def _before_step(self, optimizer, args, kwargs):
         if not self._updates.has(optimizer):
-            self._note_models(optimizer)
+            self._new.append(optimizer)
+            self._are_reduced = _has_ranks()
+            self._argv = sys.argv[1:] if self._argv is None else self._argv
         self._calls.before_step(optimizer)
         is_float16 = torch.float16 in self._calls.regions or _has_float16(optimizer)
         self._gradients.before_step(optimizer, are_counted=is_float16 and self._calls.scaled is None)
         self._updates.before_step(optimizer)
 
-    def _note_models(self, optimizer):
-        """Note names and buffers now: when the run has ended, the script's models may be gone."""
-        if self._argv is None:
-            self._argv = sys.argv[1:]
-        self._are_reduced = _has_ranks()
-        for model in outermost([optimizer]):
+    def _note_models(self):
+        """Note names, buffers and averages now: when the run has ended, the script's models may be gone."""
+        modules = all_modules()
+        self._averages.look([each.optimizer for each in self._updates.optimizers()], modules)
+        optimizers, self._new = self._new, []
+        for model in outermost(optimizers, modules):
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
 
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
         self._steps += 1
-        if self._steps in _LOOKS:
-            self._averages.look([each.optimizer for each in self._updates.optimizers()])
+        if self._new and self._steps >= _LOOK:
+            self._note_models()
 
     def __str__(self) -> str:
         return to_text(self.report(), sys.argv[:1] or ["the script"])
@@ -98,13 +101,16 @@ class Audit:
     def report(self) -> Dict[str, Any]:
         """Return the report as a dict that JSON can hold; waits for the devices.
 
-        ``steps``: of optimizers; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast":
-        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones
-        first.
+        ``steps``: of optimizers; ``repeated``: how many of them were compared with steps of float32 weights;
+        ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast": dtypes, "optimizer state":
+        {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
         """
+        if self._new:
+            self._note_models()
         found = sorted(self._findings(), key=lambda each: not each.is_wrong)
         told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]
-        return {"steps": self._steps, "dtypes": self._dtypes(), "findings": told}
+        repeated = sum(each.compared for each in self._updates.optimizers())
+        return {"steps": self._steps, "repeated": repeated, "dtypes": self._dtypes(), "findings": told}
 
     def _findings(self):
         has_half = bool(self._calls.regions or self._gradients.dtypes & set(HALF))

@@ -23,7 +23,8 @@ def to_text(report, command, width=100, launcher=()):
     count = (
         "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
     )
-    lines = [f"Audit of {script}, {report['steps']} optimizer steps: {count}"]
+    repeated = f" ({report['repeated']} of them repeated with float32 weights)" if report["repeated"] else ""
+    lines = [f"Audit of {script}, {report['steps']} optimizer steps{repeated}: {count}"]
     lines += [f"  {name:16} {told}" for name, told in _dtypes(report["dtypes"])]
     for finding in report["findings"]:
         lines += [""] + _finding(finding, command, width, launcher)

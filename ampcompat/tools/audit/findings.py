@@ -14,6 +14,10 @@ from ...support.torch_compat.torch_names import dtype_name
 #: Weights follow their float32 twin if ``ParamUpdates.kept`` is at least this.
 FOLLOWS = 0.5
 
+#: An optimizer keeps what rounding loses if more than this share of ``ParamUpdates.far`` elements have moved: with
+#: stochastic rounding, 0.4 of those that are half a unit away, and none with rounding to nearest.
+KEEPS = 0.2
+
 #: The share of gradient elements below float16's smallest normal number that is wrong without a loss scale.
 UNDERFLOW = 0.05
 
@@ -83,7 +87,7 @@ def _lost_updates(watched, params, names):
         yield AuditFinding("nonfinite_weights", True, text, "Keep float32 masters and state.", level, layers)
         return
     far = sum(each.far for each in params.values())
-    if far and sum(each.far_and_moved for each in params.values()) > far / 2:
+    if far and sum(each.far_and_moved for each in params.values()) > KEEPS * far:
         return  # the optimizer keeps what rounding loses
     behind = [each for each in params.values() if each.kept is not None and each.kept < FOLLOWS]
     if not behind:

@@ -7,6 +7,7 @@ import threading
 import torch
 
 from ...support.script_frames import script_line
+from ...support.tensor_lists import have_gradients
 from ...trace.values import dense_values
 from .weight_updates import HALF
 
@@ -31,7 +32,7 @@ class ScriptCalls:
         self.passes, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
         self._open = threading.local()  # .regions: the dtypes of the enabled regions that are open in a thread
         self._pending = False  # gradients are scaled: of a scaled loss, before ``unscale_`` and ``step``
-        self._params = []  # half params of optimizers
+        self._params = {}  # id -> half param of an optimizer
 
     def watch(self, patches):
         """Replace torch's functions until ``patches`` is undone."""
@@ -48,9 +49,9 @@ class ScriptCalls:
     def before_step(self, optimizer):
         """Note whether a step is within autocast, and the half params to look at."""
         self._note_within("step")
-        known = set(map(id, self._params))
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        self._params += [param for param in params if param.dtype in HALF and id(param) not in known]
+        if self.accumulated is None:
+            params = [param for group in optimizer.param_groups for param in group["params"]]
+            self._params.update((id(param), param) for param in params if param.dtype in HALF)
 
     def _dtype_of_region(self):
         regions = getattr(self._open, "regions", None)
@@ -90,7 +91,7 @@ class ScriptCalls:
         def watched(tensors, *args, **kwargs):
             self.passes += 1
             self._note_within("backward")
-            if self.accumulated is None and any([param.grad is not None for param in self._params]):
+            if self.accumulated is None and have_gradients(self._params.values()):
                 self.accumulated = script_line()
             return backward(tensors, *args, **kwargs)
 

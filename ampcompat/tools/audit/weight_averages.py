@@ -5,8 +5,6 @@ such as a teacher, and not looked at further. Each step of an average moves it b
 model, which half precision rounds away.
 """
 
-import gc
-
 import torch
 
 from ..forced_levels.trained_modules import outermost, params_in, trained_params, unwrapped
@@ -19,11 +17,11 @@ class WeightAverages:
     def __init__(self):
         self._copies = {}  # id(module) -> ``HalfCopy``
 
-    def look(self, optimizers):
-        """Add the half copies that there are now."""
+    def look(self, optimizers, modules):
+        """Add the half copies that are among the modules of the process."""
         trained = set(trained_params(optimizers))
-        models = [(model, _shapes(model)) for model in outermost(optimizers)]
-        for module in [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]:
+        models = [(model, _shapes(model)) for model in outermost(optimizers, modules)]
+        for module in modules:
             module = unwrapped(module)
             if id(module) in self._copies or params_in(module) & trained:
                 continue

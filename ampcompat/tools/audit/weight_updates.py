@@ -1,22 +1,29 @@
 """What an optimizer's steps do to half weights, compared with a twin that has float32 weights and state.
 
-The twin gets the same gradients. For each param, with w the weights and t the twin's, before the first step and now,
+The twin gets the same gradients. It steps in windows, the first ``WINDOW`` steps of every ``PERIOD``: at the beginning
+of each it is made anew. For each param, with w the weights and t the twin's, before and after a window,
 
-    kept = <w_now - w_first, t_now - t_first> / |t_now - t_first|**2
+    kept = <w_after - w_before, t_after - t_before> / |t_after - t_before|**2,    numerator and denominator summed
 
 is 1 if the weights follow, and 0 if every update was rounded away: smaller than half a unit in the last place of the
-weight. Stochastic rounding, Kahan summation, and masters or remainders in the optimizer's state move such weights, too,
-by the time that the twin's is a unit away. So these elements are counted: none of them moves by rounding to nearest.
+weight. Unless the optimizer is new, the first step of a window does not count: with it the twin makes up for what the
+optimizer has kept back (masters, a Kahan sum).
+
+Stochastic rounding, Kahan summation, and masters or remainders in the optimizer's state move such weights, too, by the
+time that the twin's is half a unit away. So these elements are counted: none of them moves by rounding to nearest.
 """
 
 import torch
 
-from ...support.tensor_lists import as_real
+from ...support.tensor_lists import CHUNK, as_real
 from ...support.torch_compat.torch_names import dtype_name
 from ...trace.optimizer_twin import OptimizerTwin
 from ...trace.values import NamedScalars
 
 HALF = (torch.float16, torch.bfloat16)
+
+#: Of every ``PERIOD`` steps, the first ``WINDOW`` are repeated.
+WINDOW, PERIOD = 5, 25
 
 #: Updates under this share of a unit in the last place are lost for certain where results are rounded to nearest: the
 #: twin's update differs a little from that of an optimizer with half state.
@@ -55,91 +62,69 @@ class WatchedOptimizer:
     Attributes:
         optimizer: the optimizer.
         steps: their number so far.
+        compared: the number of those that were compared with the twin's.
         problem: why its twin could not step, or None.
         dtypes_before: ``{param: dtype}`` of those whose dtype has changed since the first step.
     """
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
-        self.steps, self.problem, self.dtypes_before = 0, None, {}
+        self.steps, self.compared, self.problem, self.dtypes_before = 0, 0, None, {}
         params = [param for group in optimizer.param_groups for param in group["params"]]
         self._dtypes = {param: param.dtype for param in params}
         half = [param for param in params if param.dtype in HALF and param.requires_grad]
         self._first = {param: param.detach().clone() for param in half}
-        self._twin, self._copies, self._first_copies = None, {}, {}  # the last two: {half param: copy in the twin}
-        self._counts = {}  # param -> (lost, meant) elements, summed over the steps: tensors of shape (2,)
-        self._is_small = {}  # param -> the elements all of whose updates would be lost by rounding to nearest
-        self._before = []
+        self._window = None
+        self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
 
     def before_step(self):
-        """Note the weights, and step with the twin."""
+        """Step with the twin, if the step is in a window."""
+        place = self.steps % PERIOD
         self.steps += 1
-        self._before = []
-        if not self._first or self.problem is not None:
+        if place == WINDOW:
+            self._sums, self._window = self._facts(), None
+        if not self._first or self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
         try:
-            if self._twin is None:
-                self._make_twin()
-            before = [(param, param.detach().clone(), copy.detach().clone()) for param, copy in self._copies.items()]
-            self._twin.step()
+            if place == 0:
+                is_new = self.steps == 1 and not self.optimizer.state
+                self._window = RepeatedSteps(self.optimizer, self._first, is_new)
+            if self._window is not None:
+                self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._twin, self._copies, self._first_copies = None, {}, {}
-            return
-        self._before = [each for each in before if each[0].grad is not None]
-
-    def _make_twin(self):
-        self._twin = OptimizerTwin(self.optimizer, torch.float32)
-        copies = dict(self._twin.pairs)
-        self._copies = {param: copies[param] for param in self._first}
-        self._first_copies = {param: copies[param].detach().clone() for param in self._first}
+            self._window, self._sums = None, {}
 
     def after_step(self):
-        """Count the updates that were lost."""
+        """Compare the weights with the twin's."""
         for param, dtype in self._dtypes.items():
             if param.dtype is not dtype:
                 self.dtypes_before.setdefault(param, dtype)
-        with torch.no_grad():
-            for param, weight, copied in self._before:
-                if param.dtype is weight.dtype:
-                    counts, is_small = _compared(*map(local, (param, weight, self._copies[param], copied)))
-                    self._counts[param] = counts + self._counts.get(param, 0)
-                    self._is_small[param] = is_small & self._is_small.get(param, is_small)
-        self._before = []
+        if self.dtypes_before:
+            self._window = None
+        if self._window is not None:
+            with torch.no_grad():
+                self.compared += self._window.after_step()
+
+    def _facts(self):
+        facts = dict(self._sums)
+        if self._window is not None:
+            for key, value in self._window.facts():
+                facts[key] = value if key[1].startswith("zero ") or key not in facts else facts[key] + value
+        return facts
 
     def params(self):
         """Return ``{param: ParamUpdates}`` of the half params; waits for their devices."""
-        found = []
+        facts = self._facts()
         with torch.no_grad():
             for param, first in self._first.items():
                 if param.dtype is first.dtype:
-                    found += [((param, name), value) for name, value in self._facts(param, first)]
+                    facts[param, "unmoved"] = (local(param) == local(first)).sum()
+                    facts[param, "nonfinite"] = (local(param) - local(param) != 0).sum()
             read = {}
-            for (param, name), value in NamedScalars(found, torch.float64).read():
+            for (param, name), value in NamedScalars(list(facts.items()), torch.float64).read():
                 read.setdefault(param, {})[name] = value
-        return {param: ParamUpdates(param, facts) for param, facts in read.items()}
-
-    def _facts(self, param, first):
-        now, first = local(param), local(first)
-        yield "unmoved", (now == first).sum()
-        yield "nonfinite", (now - now != 0).sum()
-        copied = self._copies.get(param)
-        if copied is None:
-            return
-        moved = (local(copied) - local(self._first_copies[param])).double()
-        yield "product", (moved * (now.double() - first.double())).sum()
-        yield "square", (moved * moved).sum()
-        if param in self._counts:
-            yield "lost", self._counts[param][0]
-            yield "meant", self._counts[param][1]
-            is_far = self._is_small[param] & (moved.abs() >= unit_in_last_place(first))
-            yield "far", is_far.sum()
-            yield "far and moved", (is_far & (now != first)).sum()
-        of_twin = self._twin.state.get(copied, {})
-        for name, value in self.optimizer.state.get(param, {}).items():
-            exact = of_twin.get(name)
-            if _is_dense(value) and _is_dense(exact) and value.dtype in HALF and value.shape == exact.shape:
-                yield "zero " + name, ((local(value) == 0) & (local(exact) != 0)).sum()
+        return {param: ParamUpdates(param, each) for param, each in read.items() if "unmoved" in each}
 
     def state_dtypes(self):
         """Return ``{name: set of dtypes}`` of the tensors in the optimizer's state."""
@@ -149,6 +134,121 @@ class WatchedOptimizer:
                 if isinstance(value, torch.Tensor) and name != "step":
                     found.setdefault(name, set()).add(dtype_name(value.dtype))
         return found
+
+
+class RepeatedSteps:
+    """Consecutive steps that are repeated with a twin.
+
+    Args:
+        optimizer: the original, before the first of the steps.
+        params: its half params.
+        is_new: whether the optimizer has never stepped.
+    """
+
+    def __init__(self, optimizer, params, is_new):
+        self._twin = OptimizerTwin(optimizer, torch.float32)
+        copies = dict(self._twin.pairs)
+        self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in _chunks(params)]
+        self._optimizer, self._copies = optimizer, copies
+        self._counts = is_new  # the step
+
+    def before_step(self):
+        """Note the weights, and step with the twin."""
+        if self._counts:
+            for chunk in self._chunks:
+                chunk.before_step()
+        self._twin.step()
+
+    def after_step(self):
+        """Count the updates that were lost; return whether the step counts."""
+        counted, self._counts = self._counts, True
+        if counted:
+            for chunk in self._chunks:
+                chunk.after_step()
+        return counted
+
+    def facts(self):
+        """Yield ``((param, name), tensor of shape ())``: what to sum over the windows, or the number of zeros now."""
+        with torch.no_grad():
+            for chunk in self._chunks:
+                yield from chunk.facts()
+                for param in chunk.params:
+                    for name, value in self._zeros(param):
+                        yield (param, "zero " + name), value
+
+    def _zeros(self, param):
+        of_twin = self._twin.state.get(self._copies[param], {})
+        for name, value in self._optimizer.state.get(param, {}).items():
+            exact = of_twin.get(name)
+            if _is_dense(value) and _is_dense(exact) and value.dtype in HALF and value.shape == exact.shape:
+                yield name, ((local(value) == 0) & (local(exact) != 0)).sum()
+
+
+class ParamChunk:
+    """Params of one device and dtype, with their copies: what is done at each step takes all of them at once.
+
+    Attributes:
+        params: the params.
+    """
+
+    def __init__(self, pairs):
+        self.params, self._copies = map(list, zip(*pairs))
+        self._start = self._before = None  # (the weights, the copies)
+        self._lost = self._meant = self._is_small = None
+
+    def _values(self):
+        return tuple(torch.cat([local(each).reshape(-1) for each in part]) for part in (self.params, self._copies))
+
+    def before_step(self):
+        """Note the weights."""
+        self._before = self._values()
+        if self._start is None:
+            self._start = self._before
+            self._lost, self._meant = (torch.zeros_like(self._before[0], dtype=torch.uint8) for _ in range(2))
+            self._is_small = torch.ones_like(self._lost, dtype=torch.bool)
+
+    def after_step(self):
+        """Count the updates that were lost."""
+        (weight, copy), (now, copy_now) = self._before, self._values()
+        update = (copy_now - copy).abs_()
+        is_meant = update != 0
+        self._meant += is_meant
+        self._lost += is_meant & (now == weight)
+        self._is_small &= update < _SURELY_LOST * unit_in_last_place(weight)
+        self._before = None
+
+    def facts(self):
+        """Yield ``((param, name), tensor of shape ())``."""
+        if self._start is None:
+            return
+        now, copy = self._values()
+        moved = copy - self._start[1]
+        is_far = self._is_small & (moved.abs() >= unit_in_last_place(self._start[0]) / 2)
+        by_name = {
+            "product": moved.double() * (now.double() - self._start[0].double()),
+            "square": moved.double().square_(),
+            "lost": self._lost,
+            "meant": self._meant,
+            "far": is_far,
+            "far and moved": is_far & (now != self._start[0]),
+        }
+        sizes = [local(param).numel() for param in self.params]
+        for name, values in by_name.items():
+            for param, part in zip(self.params, values.split(sizes)):
+                yield (param, name), part.sum()
+
+
+def _chunks(params):
+    """Return lists of params of one device and dtype, each with one param or about ``CHUNK`` elements."""
+    chunks, sizes = {}, {}
+    for param in params:
+        key = param.device, param.dtype
+        if key not in chunks or sizes[key] + param.numel() > CHUNK:
+            chunks.setdefault(key, []).append([])
+            sizes[key] = 0
+        chunks[key][-1].append(param)
+        sizes[key] += param.numel()
+    return [chunk for alike in chunks.values() for chunk in alike]
 
 
 class ParamUpdates:
@@ -185,14 +285,6 @@ def local(tensor):
     """Return the values of a tensor that this process has, without autograd."""
     tensor = tensor.detach()
     return as_real(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
-
-
-def _compared(now, before, twin_now, twin_before):
-    """Return (lost, meant) updates as a tensor of shape (2,), and which elements have one that is surely lost, or 0."""
-    update = (twin_now - twin_before).abs()
-    is_meant = update != 0
-    counts = torch.stack([(is_meant & (now == before)).sum(), is_meant.sum()])
-    return counts, update < _SURELY_LOST * unit_in_last_place(before)
 
 
 def unit_in_last_place(half):

@@ -52,7 +52,7 @@ def trains_float64(optimizer):
 def are_in_modules(optimizer):
     """Return whether a module has one of the optimizer's params."""
     trained = set(trained_params([optimizer]))
-    return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in _modules())
+    return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in all_modules())
 
 
 def has_gradients_per_sample(optimizer):
@@ -69,7 +69,7 @@ def is_first_fsdp(model):
 def classes_with_params_of(optimizer):
     """Return the classes that define ``forward`` of modules with params of an optimizer, without torch's own."""
     trained = set(trained_params([optimizer]))
-    own = [each for each in _modules() if _defines_forward(type(each))]
+    own = [each for each in all_modules() if _defines_forward(type(each))]
     return list({type(each): None for each in own if not trained.isdisjoint(params_in(each))})
 
 
@@ -77,7 +77,8 @@ def _defines_forward(module_class):
     return "forward" in vars(module_class) and not module_class.__module__.startswith("torch.")
 
 
-def _modules():
+def all_modules():
+    """Return all modules of the process, which takes about 0.1 s."""
     return [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
 
 
@@ -86,13 +87,15 @@ def params_in(module):
     return {id(param) for param in module.parameters()}
 
 
-def outermost(optimizers):
-    """Return the outermost modules that have params of optimizers, without wrappers."""
+def outermost(optimizers, modules=None):
+    """Return the outermost modules that have params of optimizers, without wrappers.
+
+    Args:
+        modules: what ``all_modules`` returned just now, or None.
+    """
     trained = set(trained_params(optimizers))
-    found = [
-        each for each in {id(each): each for each in map(unwrapped, _modules())}.values() if params_in(each) & trained
-    ]
-    return _without_nested(found)
+    modules = {id(each): each for each in map(unwrapped, all_modules() if modules is None else modules)}
+    return _without_nested([each for each in modules.values() if params_in(each) & trained])
 
 
 def _without_nested(modules):
@@ -114,7 +117,7 @@ def holders(optimizers, model):
     if not order:
         return []
     missing, inside = set(order), {id(module) for module in model.modules()}
-    modules = {id(each): each for each in map(unwrapped, _modules()) if id(each) not in inside}
+    modules = {id(each): each for each in map(unwrapped, all_modules()) if id(each) not in inside}
     found = [each for each in modules.values() if params_in(each) & missing]
     found = [each for each in found if all(module is not model for module in each.modules())]
     called = [part for each in _without_nested(found) for part in _parts(each, missing)]
