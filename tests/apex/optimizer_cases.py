@@ -56,6 +56,10 @@ def made(make, options, params):
     return make(groups, **dict({"lr": 0.05}, **options))
 
 
+def params_of(optimizer):
+    return [param for group in optimizer.param_groups for param in group["params"]]
+
+
 def set_gradients(params, step):
     generator = torch.Generator().manual_seed(100 + step)
     for param in params:
@@ -67,8 +71,7 @@ class Reference:
 
     def __init__(self, formula, optimizer, options):
         self.formula, self.options = formula, options
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        self.weights = [param.detach().double().clone() for param in params]
+        self.weights = [param.detach().double().clone() for param in params_of(optimizer)]
         self.states = [{} for _ in self.weights]
         self.step_count = 0
 

@@ -3,12 +3,11 @@
 import contextlib
 import copy
 import gc
-import io
-import pickle
 
 import pytest
 import torch
 import torch.utils.checkpoint
+from helpers.copies import pickled, saved_and_loaded
 from helpers.precision import HIGH, LOW, PAIR
 
 from ampcompat.apex import fp16_utils
@@ -127,11 +126,7 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_do_not_contain_it(w
     model = WAYS[way](Net().to(HIGH))
     names = list(model.state_dict())
     assert all(not name.startswith("_amp") and "_amp" not in name for name in names)
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    options = {"weights_only": False} if hasattr(torch.serialization, "add_safe_globals") else {}
-    clones = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, **options)]
+    clones = [copy.deepcopy(model), pickled(model), saved_and_loaded(model)]
     expected = passed(model, batch())
     for clone in clones:
         clone.load_state_dict(model.state_dict())
@@ -140,7 +135,7 @@ def test_copies_and_pickles_are_emulated_too_and_state_dicts_do_not_contain_it(w
         assert inner(clone).seen == [True]
     skip_if_batch_norm_is_missing()
     monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "off")
-    elsewhere = pickle.loads(pickle.dumps(model))  # loaded where half is not emulated
+    elsewhere = pickled(model)  # loaded where half is not emulated
     inner(elsewhere).seen = []
     elsewhere(batch())
     assert inner(elsewhere).seen == [False]

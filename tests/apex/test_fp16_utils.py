@@ -1,10 +1,10 @@
 """fp16_utils: conversions, master lists, loss scalers, and FP16_Optimizer's loops against float64 written by hand."""
 
-import io
 import pickle
 
 import pytest
 import torch
+from helpers.copies import saved_and_loaded
 from helpers.dispatched import Watch
 from helpers.precision import HIGH, LOW
 
@@ -401,10 +401,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(scales):
     train(*whole, steps=steps)
     model, optimizer = make_mixed(**scales)
     train(model, optimizer, steps[:3])
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file)
+    saved = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
     resumed, optimizer = make_mixed(**scales)
     resumed.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])

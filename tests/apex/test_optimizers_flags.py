@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from helpers.dispatched import Watch
-from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, set_gradients
+from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, params_of, set_gradients
 
 import ampcompat
 from ampcompat import amp
@@ -20,10 +20,6 @@ needs_flags = pytest.mark.skipif(
 )
 each_case = pytest.mark.parametrize("make, formula, options", CASES, ids=IDS)
 each_class = pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
-
-
-def params_of(optimizer):
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def step(optimizer, index, overflowed=False, scale=None):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.half_kernels import trains_in
-from optimizer_cases import PLAIN, fresh_params, made, set_gradients
+from optimizer_cases import PLAIN, fresh_params, made, params_of, set_gradients
 
 from ampcompat.apex.contrib import optimizers as legacy_optimizers
 from ampcompat.support.torch_compat import features
@@ -16,10 +16,6 @@ needs_grad_scaler = pytest.mark.skipif(
     not hasattr(getattr(torch, "amp", None), "GradScaler"),
     reason="this torch's GradScaler is for CUDA alone (before 2.3)",
 )
-
-
-def params_of(optimizer):
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def train(optimizer, scaler, index, unscales, overflows):

@@ -1,13 +1,12 @@
 """The optimizers of apex.optimizers against the published formulas in float64; state dicts, copies and pickles."""
 
 import copy
-import io
-import pickle
 
 import pytest
 import torch
+from helpers.copies import pickled, saved_and_loaded
 from helpers.dispatched import Watch
-from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, set_gradients
+from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, params_of, set_gradients
 
 from ampcompat.apex import optimizers
 from ampcompat.apex.multi_tensor import updates
@@ -15,10 +14,6 @@ from ampcompat.support.torch_compat import features
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
-
-
-def params_of(optimizer):
-    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def train(optimizer, steps, first=0):
@@ -63,12 +58,10 @@ def test_weights_are_those_of_the_published_formula(make, formula, options, dtyp
 def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, options, dtype):
     optimizer = made(make, options, fresh_params(dtype))
     train(optimizer, 2)
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
+    saved = saved_and_loaded(optimizer.state_dict())
     clones = [torch.nn.Parameter(param.detach().clone()) for param in params_of(optimizer)]
     resumed = made(make, options, clones)
-    resumed.load_state_dict(torch.load(file))
+    resumed.load_state_dict(saved)
     train(optimizer, 2, first=2)
     train(resumed, 2, first=2)
     assert same_weights(optimizer, resumed)
@@ -81,7 +74,7 @@ def test_a_run_resumed_from_a_state_dict_equals_one_that_went_on(make, formula, 
 def test_copies_and_pickles_go_on_with_the_same_options(make, formula, options):
     optimizer = made(make, options, fresh_params(torch.float32))
     train(optimizer, 2)
-    clones = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    clones = [copy.deepcopy(optimizer), pickled(optimizer)]
     train(optimizer, 2, first=2)
     for clone in clones:
         train(clone, 2, first=2)

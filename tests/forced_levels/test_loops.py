@@ -4,11 +4,11 @@ import contextlib
 import copy
 import gc
 import inspect
-import io
 
 import pytest
 import torch
 from helpers import compilers, sharding
+from helpers.copies import saved_and_loaded
 from torch import nn
 from torch.nn import functional
 
@@ -210,12 +210,8 @@ def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
         if hand is not None:
             amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
         train(model, model, optimizer, hand)
-        file = io.BytesIO()
-        torch.save(model, file)
-        file.seek(0)
-        loaded = torch.load(file, weights_only=False)
         with torch.no_grad():
-            return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), loaded)]
+            return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), saved_and_loaded(model))]
 
     assert_equal(both(level, run))
 

@@ -375,12 +375,6 @@ def test_init_casts_functions_and_its_handle_points_to_the_new_call():
                 pass
 
 
-def test_init_disabled_does_nothing():
-    handle = amp.init(enabled=False)
-    assert torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype is torch.float32
-    assert handle.is_active() is False
-
-
 def test_the_handle_of_a_disabled_init_leaves_losses_and_optimizers_alone():
     handle = amp.init(enabled=False)
     model = make_network()
@@ -396,6 +390,9 @@ def test_the_handle_of_a_disabled_init_leaves_losses_and_optimizers_alone():
     assert not torch.equal(model[0].weight, before)
     optimizer.param_groups[0]["lr"] = 0.5
     assert optimizer.state_dict()["param_groups"][0]["lr"] == 0.5
+    assert handle.is_active() is False and torch.mm(torch.ones(1, 1), torch.ones(1, 1)).dtype is torch.float32
+    handle._deactivate()
+    assert amp.state_dict() == {} and ampcompat.current() is not None
 
 
 def test_initialize_after_init_works():
@@ -472,12 +469,6 @@ def test_deactivating_changes_nothing_where_no_functions_are_cast(setting):
         STATE.handle._deactivate()
         train_step(model, optimizer, make_batch(setting))
         assert not amp.step_was_skipped(optimizer)
-
-
-def test_deactivating_a_disabled_handle_does_nothing():
-    handle = amp.init(enabled=False)
-    handle._deactivate()
-    assert amp.state_dict() == {} and ampcompat.current() is not None
 
 
 @pytest.mark.parametrize("initialized", [False, True])

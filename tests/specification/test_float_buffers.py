@@ -1,10 +1,10 @@
 """Specification 2.3: float buffers of a half model keep their float32 values beside them."""
 
 import copy
-import io
 
 import pytest
 import torch
+from helpers.copies import saved_and_loaded
 from helpers.networks import initialize, session_of, settings_at
 
 from ampcompat import amp
@@ -96,18 +96,12 @@ def test_buffers_that_are_loaded_are_saved_and_restored_as_they_were_loaded(sett
 
 
 @pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning")  # torch before 1.6, pickling a class
-@pytest.mark.parametrize("how", ["copied", "pickled"])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, saved_and_loaded])
 @settings_at("O2", "O3", "O5")
-def test_copies_of_a_model_save_their_buffers_in_float32(setting, how):
+def test_copies_of_a_model_save_their_buffers_in_float32(setting, duplicate):
     with session_of(setting):
         model, before = prepared(setting)
-        if how == "copied":
-            twin = copy.deepcopy(model)
-        else:
-            file = io.BytesIO()
-            torch.save(model, file)
-            file.seek(0)
-            twin = torch.load(file, **({"weights_only": False} if hasattr(torch, "compile") else {}))
+        twin = duplicate(model)
         assert torch.equal(twin.state_dict()["0.saved"], before["0.saved"])
         other = torch.tensor([0.7, 0.3], dtype=setting.high)
         twin.load_state_dict(dict(twin.state_dict(), **{"0.saved": other}))

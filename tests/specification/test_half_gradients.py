@@ -611,25 +611,18 @@ def bytes_of(dtype):
 
 @pytest.mark.skipif(not PROFILES, reason="the profiler of this torch counts no memory")
 @each_setting
-@pytest.mark.parametrize("read", [False, True])
-def test_between_block_and_step_a_param_holds_two_half_gradients_more_than_its_masters_if_it_is_read(setting, read):
+@pytest.mark.parametrize("read, options", [(False, {}), (True, {}), (False, {"free_half_grads": True})])
+def test_between_block_and_step_a_param_holds_two_half_gradients_more_than_its_masters_if_it_is_read(
+    setting, read, options
+):
     high, low = bytes_of(setting.high), bytes_of(setting.low)
     with session_of(setting):
-        held = held_between_block_and_step(setting, read)
+        held = held_between_block_and_step(setting, read, **options)
     if setting.has_masters:
         least = low + 2 * high  # half weights, masters and their gradients
         assert held == pytest.approx(least + (2 * low if read else 0), abs=0.1)
     else:
         assert held == pytest.approx(2 * (low if setting.level == "O3" else high), abs=0.1)
-
-
-@pytest.mark.skipif(not PROFILES, reason="the profiler of this torch counts no memory")
-@with_masters
-def test_free_half_grads_holds_nothing_for_them(setting):
-    high, low = bytes_of(setting.high), bytes_of(setting.low)
-    with session_of(setting):
-        held = held_between_block_and_step(setting, free_half_grads=True)
-    assert held == pytest.approx(low + 2 * high, abs=0.1)
 
 
 @with_masters

@@ -4,11 +4,11 @@ import copy
 import functools
 import gc
 import inspect
-import io
 import pickle
 
 import pytest
 import torch
+from helpers.copies import pickled, saved_and_loaded
 from helpers.networks import (
     each_setting,
     each_setting_and_stored,
@@ -60,22 +60,6 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.5)
 
 
-def deep_copy(model):
-    return copy.deepcopy(model)
-
-
-def pickle_copy(model):
-    return pickle.loads(pickle.dumps(model))
-
-
-def torch_copy(model):
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    options = {"weights_only": False} if "weights_only" in inspect.signature(torch.load).parameters else {}
-    return torch.load(file, **options)
-
-
 def replicate(module):
     """Return a replica as torch.nn.parallel.replicate makes them."""
     if hasattr(module, "_replicate_for_data_parallel"):
@@ -87,7 +71,7 @@ def replicate(module):
     return replica
 
 
-copies = pytest.mark.parametrize("duplicate", [deep_copy, pickle_copy, torch_copy])
+copies = pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled, saved_and_loaded])
 
 
 @each_setting
@@ -122,7 +106,7 @@ def test_a_model_that_refuses_attributes_trains_and_is_left_as_it_was(setting, h
         optimizer = sgd(model)
         initialize(setting, model, optimizer, loss_scale=8.0)
         assert train_step(model, optimizer, (x, target)) is not None
-        for duplicate in (deep_copy, torch_copy) if not has_own_forward else ():
+        for duplicate in (copy.deepcopy, saved_and_loaded) if not has_own_forward else ():
             twin = duplicate(model)
             assert torch.equal(twin(x), model(x)) and twin(x).dtype is model(x).dtype
     assert {name for name in vars(model)} == set(before) and vars(model).get("forward") is before.get("forward")
@@ -359,21 +343,8 @@ def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting):
 # -- a model and its optimizer, pickled together -----------------------------------------------------------------------
 
 
-def saved_and_loaded(pair):
-    """Return what ``torch.save`` and ``torch.load`` make of a model and its optimizer."""
-    file = io.BytesIO()
-    torch.save(pair, file)
-    file.seek(0)
-    weights_only = "weights_only" in inspect.signature(torch.load).parameters
-    return torch.load(file, **({"weights_only": False} if weights_only else {}))
-
-
-def pickled_pair(pair):
-    return pickle.loads(pickle.dumps(pair))
-
-
 @each_setting_and_stored
-@pytest.mark.parametrize("duplicate", [pickled_pair, saved_and_loaded])
+@pytest.mark.parametrize("duplicate", [pickled, saved_and_loaded])
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before):
     with session_of(setting):

@@ -1,10 +1,10 @@
 """Specification 7.4 and 7.5: resumed training equals uninterrupted training bitwise; state dicts keep ties."""
 
 import inspect
-import io
 
 import pytest
 import torch
+from helpers.copies import saved_and_loaded
 from helpers.networks import (
     each_setting,
     initialize,
@@ -40,13 +40,6 @@ def train(setting, model, optimizer, first, last):
         train_step(model, optimizer, make_batch(setting, seed=index))
 
 
-def through_a_file(checkpoint):
-    file = io.BytesIO()
-    torch.save(checkpoint, file)
-    file.seek(0)
-    return torch.load(file)
-
-
 @settings_at("O2", "O5")
 @pytest.mark.parametrize("order", ORDERS)
 def test_tiny_second_moments_survive_loading(setting, order):
@@ -57,7 +50,7 @@ def test_tiny_second_moments_survive_loading(setting, order):
         train(setting, model, optimizer, 0, 1)
         for state in optimizer.state.values():
             state["exp_avg_sq"].fill_(tiny)
-        checkpoint = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        checkpoint = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
     with session_of(setting):
         model, optimizer = begin(setting, OPTIMIZERS["Adam"], seed=1)
         actions = {
