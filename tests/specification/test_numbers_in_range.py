@@ -69,6 +69,10 @@ def test_torchscript_compiles_torchs_own_functions(setting, scores):
     def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.clamp(x, -2.0, 2.0).masked_fill(mask, 0.5)
 
+    def scattered(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.scatter(x, 0, index, 0.5)  # a function with two wrappers: of a number and of a source
+
     with session_of(setting):
         initialize(setting, torch.nn.Linear(2, 2))
         assert torch.jit.script(masked)(torch.full((3,), 5.0), MASK).tolist() == [0.5, 2.0, 0.5]
+        assert torch.jit.script(scattered)(torch.zeros(3), torch.tensor([1])).tolist() == [0.0, 0.5, 0.0]
