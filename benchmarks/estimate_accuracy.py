@@ -7,7 +7,6 @@
     attention      a transformer whose attention matrices are written out
     sdpa           the same with scaled_dot_product_attention
     lstm           an embedding, two LSTM layers, a classifier for each token
-    gan            a generator and a critic, each with its own optimizer
     detector       the detector of memory_savers.py: backbone, pyramid, shared heads
     checkpointed   the transformer `sdpa` with a checkpoint around each block
     tied           a language model whose output layer is its embedding
@@ -26,9 +25,8 @@ import torch.nn.functional as F
 from networks import Detector, Recurrent, Residual, Transformer, UNet, detector_loss, perceptron
 
 import ampcompat
-from ampcompat import amp, opt_levels
+from ampcompat import amp
 from ampcompat.support.torch_compat import cpu
-from ampcompat.tools.memory import fake_step
 
 
 def resnet(width=32):
@@ -66,7 +64,7 @@ def cnn():
     return torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(64 * 8 * 8, 10))
 
 
-#: name -> (makes the network, its loss). The GAN, with two optimizers, has a step of its own.
+#: name -> (makes the network, its loss).
 NETWORKS = {
     "mlp": (lambda: perceptron(*[512] * 5, last=10), classified((256, 512), 10)),
     "cnn": (cnn, classified((16, 3, 64, 64), 10)),
@@ -81,62 +79,33 @@ NETWORKS = {
 }
 
 
-def gan_step(models, optimizers):
-    """Return one iteration of a GAN: a step of the critic, then one of the generator."""
-    (generator, critic), (of_generator, of_critic) = models, optimizers
-
-    def step():
-        made, real = generator(torch.randn(64, 32)), torch.randn(64, 784)
-        loss = F.softplus(critic(made.detach())).mean() + F.softplus(-critic(real)).mean()
-        bench.by_amp(of_critic, loss)
-        of_generator.zero_grad()
-        bench.by_amp(of_generator, F.softplus(-critic(made)).mean())
-        for each in optimizers:
-            each.zero_grad()
-
-    return step
-
-
-def gan():
-    """Return a generator and a critic."""
-    generator = torch.nn.Sequential(torch.nn.Linear(32, 512), torch.nn.ReLU(), torch.nn.Linear(512, 784))
-    critic = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.LeakyReLU(0.2), torch.nn.Linear(512, 1))
-    return [generator, critic]
-
-
-NAMES = list(NETWORKS)[:7] + ["gan"] + list(NETWORKS)[7:]
-
-
 def predicted(name, level):
     """Return the predicted peak of a network at a level, in bytes."""
-    if name != "gan":
-        make, loss = NETWORKS[name]
-        found = ampcompat.estimate(make(), torch.optim.Adam, level, loss=loss, device="cpu")
-        assert found.usage is not None, found.notes
-        return found.peak_total
-    _, policy = opt_levels.resolve(level)
-    training = fake_step.Training(gan(), [torch.optim.Adam] * 2, gan_step, policy, {}, "cpu")
-    usage, _ = fake_step.measure(training)
-    return usage.at_peak.total
+    make, loss = NETWORKS[name]
+    return ampcompat.estimate(make(), torch.optim.Adam, level, loss=loss, device="cpu").peak_total
 
 
 def measured(name, level):
     """Return the peak of a network at a level as ``memory_report`` measures it, in bytes."""
-    models = gan() if name == "gan" else [NETWORKS[name][0]()]
-    optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+    make, loss = NETWORKS[name]
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step():
+        bench.by_amp(optimizer, loss(model))
+        optimizer.zero_grad()
+
     try:
-        amp.initialize(models, optimizers, opt_level=level, verbosity=0)
-        make_step = gan_step if name == "gan" else lambda *both: fake_step.loss_step(NETWORKS[name][1], 1, *both)
-        return ampcompat.memory_report(models, optimizers, make_step(models, optimizers)).peak_total
+        amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        return ampcompat.memory_report(model, optimizer, step).peak_total
     finally:
         ampcompat.reset()
         gc.collect()
 
 
 def main(arguments=None):
-    stated = bench.options(
-        __doc__, arguments, networks=NAMES, levels=bench.LEVELS, choices={"networks": NAMES, "levels": bench.LEVELS}
-    )
+    choices = {"networks": list(NETWORKS), "levels": bench.LEVELS}
+    stated = bench.options(__doc__, arguments, **choices, choices=choices)
     torch.manual_seed(0)
     emulated = [str(dtype) for dtype in (torch.float16, torch.bfloat16) if cpu.emulation(dtype)[0]]
     threads = torch.get_num_threads()

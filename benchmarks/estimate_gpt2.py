@@ -1,9 +1,8 @@
-"""The memory of GPT-2 with 1.5 billion params and of a model with 100 billion, predicted from shapes alone.
+"""The activations of GPT-2 with 1.5 billion params and of a model with 100 billion, predicted from shapes alone.
 
-Rajbhandari et al. 2020 ("ZeRO", sections 3.1 and 3.2) give these figures: with Adam in mixed precision params,
-gradients, masters and moments take 16 bytes per param; at sequence length 1,024 and batch 32 the activations of GPT-2
-take about 60 GB, with checkpoints about 8 GB; a flat float32 buffer of all gradients takes 6 GB; the activations of 100
-billion params take about 60 GB with checkpoints. The paper takes activations to be 12 x width x batch x length x layers
+Rajbhandari et al. 2020 ("ZeRO", section 3.2) give these figures: at sequence length 1,024 and batch 32 the activations
+of GPT-2 take about 60 GB, with checkpoints about 8 GB; those of 100 billion params about 60 GB with checkpoints. The
+paper takes activations to be 12 x width x batch x length x layers
 half values, which counts each value within a block once.
 
 Here a step at O2 runs on fake tensors, with scaled_dot_product_attention. Rows:
@@ -13,7 +12,7 @@ Here a step at O2 runs on fake tensors, with scaled_dot_product_attention. Rows:
     whole      with embedding, output layer and loss
     checkpoint each block is a checkpoint
 
-    python benchmarks/estimate_gpt2.py [--rows states once …] [--layers 48]
+    python benchmarks/estimate_gpt2.py [--rows once GELU …] [--layers 48]
 """
 
 import sys
@@ -45,33 +44,13 @@ def activations(loss, **options):
     with torch.device("meta"):
         model = Gpt(**options)
     found = ampcompat.estimate(model, lambda params: torch.optim.SGD(params, lr=0.1), "O2", loss=loss)
-    return found.activations
-
-
-def states(layers):
-    """Return the bytes of the formula."""
-    with torch.device("meta"):
-        return ampcompat.estimate(Gpt(layers=layers), torch.optim.Adam, "O2").formula
-
-
-def flat_buffer(layers):
-    """Return the bytes of DistributedDataParallel's buckets: a flat copy of the float32 gradients of O1."""
-    with torch.device("meta"):
-        model = Gpt(layers=layers)
-    loss = {"loss": lambda model: model.features(torch.zeros(1, 2, dtype=torch.long)).sum()}
-    alone, wrapped = (
-        ampcompat.estimate(model, lambda params: torch.optim.SGD(params, lr=0.1), "O1", world_size=ranks, **loss)
-        for ranks in (1, 8)
-    )
-    return wrapped.gradients - alone.gradients
+    return found.peak_by_kind.activations
 
 
 LARGE = {"width": 8192, "layers": 125, "heads": 64, "checkpointed": True}
 
 #: name -> (what the paper says, layers -> bytes). ``Gpt``'s options come last.
 ROWS = {
-    "states": ("16 bytes per param", states),
-    "flat": ("6 GB", flat_buffer),
     "once": ("about 60 GB", lambda layers: activations(blocks_alone, layers=layers, between=F.relu)),
     "GELU": ("", lambda layers: activations(blocks_alone, layers=layers)),
     "whole": ("", lambda layers: activations(whole, layers=layers)),

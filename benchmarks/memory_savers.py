@@ -92,7 +92,7 @@ class Row:
             return detector_loss(model, images)
 
     def on_gpu(self):
-        """Return the ``Estimate`` of a step on a GPU."""
+        """Return the predicted ``MemoryReport`` of a step on a GPU."""
         stated = self.stated
         return ampcompat.estimate(
             Detector(stated.width, stated.blocks, self.checkpointed),
@@ -173,7 +173,7 @@ def cells_of(row, base, peaks, times):
     predicted = row.on_gpu()
     figures = [most / 1e6, most / base_most, kept / 1e6, kept / base_kept]
     figures += [1000 * statistics.median(times[row.name]), bench.ratio(times[row.name], times[base.name])]
-    figures += [predicted.peak_total / 1e6, (predicted.offloaded or 0) / 1e6]
+    figures += [predicted.peak_total / 1e6, (predicted.peak_by_kind.offloaded or 0) / 1e6]
     formats = ["{:.1f}", "{:.2f}"] * 3 + ["{:.1f}"] * 2
     return [row.name or "base"] + [form.format(figure) for form, figure in zip(formats, figures)]
 

@@ -126,8 +126,7 @@ class Run:
     inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in each of them
     #: the error of each layer's output compared with float32, of `--find-keep-fp32`
     layers: List[Tuple[str, float]] = field(default_factory=list)
-    predicted: Optional[Memory] = None  # memory predicted by the formula
-    memory_notes: List[str] = field(default_factory=list)  # why the two differ
+    memory_notes: List[str] = field(default_factory=list)  # what was not measured, or not at the peak
     findings: List[Finding] = field(default_factory=list)  # why steps were skipped
     warnings: List[Finding] = field(default_factory=list)  # values that grew towards the largest of their dtype
     checkpoints: List[str] = field(default_factory=list)  # files that `torch.save` wrote after the first step

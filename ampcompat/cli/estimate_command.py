@@ -10,9 +10,9 @@ import sys
 from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
-from ..tools.memory import memory_table
 from ..tools.memory.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
-from ..tools.memory.bytes_by_kind import BytesByKind, format_bytes
+from ..tools.memory.bytes_by_kind import BytesByKind, MemoryUsage, format_bytes
+from ..tools.memory.report import MemoryReport
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import command_uses_amp, parse_level, script_command
 
@@ -71,10 +71,11 @@ def _print_predictions(options, command):
     for level in options.levels:
         _tell(_name(level))
         found.append(predicted(command, level, options.device))
-    for each in found:
-        _print_one(each, options)
-    if not all(map(_is_complete, found)):
-        return FAILED
+    for report in found:
+        if options.memory is not None:
+            fits = report.peak_total <= parse_size(options.memory)
+            report.notes.insert(0, "It {} into {}.".format("fits" if fits else "does not fit", options.memory))
+        print(report)
     if options.memory is not None:
         _print_largest(options, command)
     return 0
@@ -91,10 +92,6 @@ def _print_largest(options, command):
     for level, size in _Batches(options, searched).table([]).largest.items():
         of = "" if level == _name(None) else f" at {level}"
         print(f"The largest {option} that fits into {options.memory}{of}: {shown_batch(size)}")
-
-
-def _is_complete(found):
-    return found["by_kind"]["activations"] is not None
 
 
 def _parser():
@@ -160,10 +157,8 @@ class _Batches:
         _tell(f"{level}, batch size {size:,}")
         filled = [each.replace(PLACEHOLDER, str(size)) for each in self._command]
         found = predicted(filled, self._levels[level], self._options.device)
-        if not _is_complete(found):
-            raise ScriptFailed(" ".join(found["notes"]))
-        self.notes.update(dict.fromkeys(found["notes"]))
-        peak = BytesByKind(**found["at_peak"]).total
+        self.notes.update(dict.fromkeys(found.notes))
+        peak = found.peak_total
         self._known.setdefault(level, {})[size] = peak
         _tell(f"{level}, batch size {size:,}: {format_bytes(peak)}")
         return peak
@@ -177,22 +172,8 @@ def _tell(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def _print_one(found, options):
-    at_peak, by_kind = BytesByKind(**found["at_peak"]), BytesByKind(**found["by_kind"])
-    place = {"cpu": "this CPU", "cuda": "a GPU"}[options.device]
-    shown = "on " + place if _is_complete(found) else "before activations"
-    print("Predicted at {level} for {num_params:,} params, {shown}".format(shown=shown, **found))
-    columns = [("at the peak", at_peak, True), ("at its own peak", by_kind, False)]
-    print(memory_table.table(columns, found["num_params"]))
-    if options.memory is not None and _is_complete(found):
-        fits = at_peak.total <= parse_size(options.memory)
-        print("It {} into {}.".format("fits" if fits else "does not fit", options.memory))
-    for note in found["notes"]:
-        print(note)
-
-
 def predicted(command, level, counted_as):
-    """Return the result of the child process, a dict.
+    """Return the ``MemoryReport`` of a child process that runs a step of the script.
 
     Raises:
         ScriptFailed: there is no prediction. The end of the script's output has been printed.
@@ -203,4 +184,6 @@ def predicted(command, level, counted_as):
     if not found:
         print(child.output, file=sys.stderr)
         raise ScriptFailed(child.run.error)
-    return found[0]
+    (facts,) = found
+    usage = MemoryUsage(BytesByKind(**facts["at_peak"]), BytesByKind(**facts["peak_by_kind"]))
+    return MemoryReport(facts["level"], facts["num_params"], usage, facts["notes"], predicted_for=counted_as)

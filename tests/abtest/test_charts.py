@@ -123,17 +123,6 @@ def test_the_unit_of_memory_is_that_of_the_largest_bar(parameters, unit, size):
     assert [row["size"] for row in memory.spec["data"]["values"]] == [size]
 
 
-def test_the_formula_of_memory_is_a_line_across_the_measured_bar_and_no_bar_that_looks_short():
-    run = Run(memory=Memory(parameters=10, gradients=20, activations=50, peak_total=80))
-    run.predicted = Memory(parameters=10, gradients=10, masters=0)
-    rows = rows_of(Report(runs={"O0": run}), "memory")
-    assert {row["run"] for row in rows} == {"O0"}
-    assert [row for row in rows if "formula" in row] == [{"run": "O0", "formula": 20, "measured": 30}]
-    run.memory = None
-    rows = rows_of(Report(runs={"O0": run}), "memory")
-    assert [(row["kind"], row["size"]) for row in rows] == [("parameters", 10), ("gradients", 10)]
-
-
 def test_metrics_have_charts_of_their_own():
     run = made_run("O0", 5)
     run.metrics["accuracy"] = [(0, 0.5), (4, 0.75)]

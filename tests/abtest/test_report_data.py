@@ -35,7 +35,6 @@ RUNS = st.builds(
     watched=st.lists(STEPS, max_size=3),
     metrics=st.dictionaries(st.text(max_size=3), st.lists(st.tuples(STEPS, VALUES), max_size=3), max_size=2),
     memory=MEMORY,
-    predicted=st.none() | MEMORY,
     findings=st.lists(st.builds(Finding, step=STEPS, text=st.text(max_size=5)), max_size=2),
     verdict=st.text(max_size=5),
 )

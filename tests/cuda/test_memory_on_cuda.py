@@ -40,9 +40,6 @@ def test_the_count_agrees_with_the_allocator(level):
     assert 0.97 * report.peak_total <= allocated <= 1.03 * report.peak_total + batch + workspaces
     assert report.usage.cuda_reserved >= report.usage.cuda_allocated
     assert 0.0 <= report.usage.fragmentation < 1.0
-    full = report.predicted.by_kind
-    assert report.peak_by_kind.parameters == full.parameters and report.peak_by_kind.masters == full.masters
-    assert abs(report.peak_by_kind.optimizer - full.optimizer) <= 8 * 512
     assert "CUDA's allocator has allocated" in str(report)
 
 

@@ -1,6 +1,5 @@
 """What ranks hold and send when they train a sharded model. Importable by spawned processes."""
 
-import dataclasses
 import os
 
 import torch
@@ -78,49 +77,3 @@ def measured(rank, level, with_amp=True):
         return {name: sum(found.values()) for name, found in sizes.items()}, counts.sent, counts.calls
     finally:
         ampcompat.reset()
-
-
-def loss_of(net):
-    """Return the loss of eight words."""
-    return net(torch.arange(8)).float().pow(2).mean()
-
-
-def reported(rank, level, way):
-    """Return the bytes by kind and the peak that ``memory_report`` measures of one rank.
-
-    Args:
-        way: "ddp", or the argument ``shard`` of ``estimate``.
-    """
-    os.environ["AMPCOMPAT_HALF_MATH"] = "off"
-    torch.manual_seed(0)
-    net = Blocks()
-    if way in ("full", "zero2"):
-        from torch.distributed.fsdp import fully_shard
-
-        for module in list(net.blocks) + [net]:
-            fully_shard(module, mp_policy=ampcompat.fsdp_policy(level), reshard_after_forward=way == "full")
-    if way == "zero1":
-        from torch.distributed.optim import ZeroRedundancyOptimizer
-
-        optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam)
-    else:
-        optimizer = torch.optim.Adam(net.parameters())
-    amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-    wrapped = torch.nn.parallel.DistributedDataParallel(net) if way in ("ddp", "zero1") else net
-
-    def step():
-        with amp.scale_loss(loss_of(wrapped), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    try:
-        report = ampcompat.memory_report(net, optimizer, step)
-        return dataclasses.asdict(report.peak_by_kind), report.peak_total
-    finally:
-        ampcompat.reset()
-
-
-def bucket_bytes(level):
-    """Return the bytes of DistributedDataParallel's buckets, which are not part of a step."""
-    return sum(param.numel() for param in Blocks().parameters()) * (4 if level in ("O0", "O1", "O4") else 2)

@@ -5,10 +5,9 @@ from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.abtest import Memory
+from ampcompat.support.nested import BYTES
 from ampcompat.support.observer import Observer
 from ampcompat.tools.memory.memory_observer import MemoryObserver
-from ampcompat.tools.memory.storages import element_size
 
 
 class StepCounter(Observer):
@@ -52,7 +51,7 @@ def test_the_step_that_held_the_most_is_kept():
     assert totals[0] == totals[1] >= totals[2]
     if observers[0].usage.peak_by_kind.activations is not None:
         assert totals[0] > totals[2]
-        output_of_tanh = 50 * 4 * element_size(precision.HIGH)
+        output_of_tanh = 50 * 4 * BYTES[precision.HIGH]
         assert observers[0].usage.peak_by_kind.activations == output_of_tanh
 
 
@@ -69,16 +68,6 @@ def test_a_session_that_ends_in_a_measured_step_keeps_what_was_measured(level):
     assert observer.usage.at_peak.parameters > 0
 
 
-def test_the_prediction_agrees_with_what_was_measured(level):
-    observer = MemoryObserver(first=(1,), every=None)
-    train(level, observer, [1, 1])
-    predicted = Memory(**observer.predicted.record())
-    assert predicted.parameters == observer.usage.peak_by_kind.parameters
-    assert predicted.optimizer == observer.usage.peak_by_kind.optimizer
-    assert predicted.activations is None
-    assert all(sentence.endswith(".") for sentence in observer.explanations())
-
-
 @networks.settings_at("O2", "O5")
 def test_accumulated_gradients_are_counted_in_both_dtypes(setting):
     observer = MemoryObserver(first=(0,), every=None)
@@ -91,7 +80,7 @@ def test_accumulated_gradients_are_counted_in_both_dtypes(setting):
         for _ in range(2):
             with amp.scale_loss(model(torch.ones(1, 8, dtype=setting.high)).sum(), optimizer) as scaled_loss:
                 scaled_loss.backward()
-        low, high = map(element_size, setting.pair)
+        low, high = map(BYTES.get, setting.pair)
         optimizer.step()
         observer.begin_step(1)
         assert observer.usage.peak_by_kind.gradients in (64 * high, 64 * (low + high))

@@ -293,7 +293,6 @@ def test_between_steps_adam_takes_twelve_bytes_per_param():
         stored = sum(each.numel() * each.element_size() for each in chunk.stored_memory())
     assert 2 * 256**2 <= stored <= 2.01 * 256**2
     assert report.at_peak.masters == pytest.approx(4 * 256**2, rel=0.01)  # it is the only chunk
-    assert report.predicted.masters == 4 * 256**2 and report.predicted.formula_by_kind.masters == 2 * 256**2
 
 
 # -- what cannot work --------------------------------------------------------------------------------------------------

@@ -6,8 +6,7 @@ Events are dicts with one of these keys, and the values that belong to it:
     backend       what casts functions, or None
     step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
                   metrics: [[name, value], …]; data: checksums of what was loaded and of inputs, or None
-    memory        {kind: bytes}, as far as measured by now; predicted: the formula's result; notes: why they differ;
-                  measured: in which steps
+    memory        {kind: bytes}, as far as measured by now; measured: in which steps; notes: sentences on it
     layers        [[name, error], …] as far as measured by now
     finding       why a step was skipped; of_step; same_as: an earlier step with the same cause, or None
     warning       that a value grows towards the largest of its dtype; of_step
@@ -29,7 +28,6 @@ def apply_event(run, event):
         run.backend = event["backend"]
     elif "memory" in event:
         run.memory = Memory(**event["memory"])
-        run.predicted = Memory(**event["predicted"]) if event.get("predicted") else None
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"], event.get("same_as")))

@@ -46,7 +46,7 @@ class DiagnosisEvents:
 
 
 class MemoryEvents:
-    """Makes events of measured memory: bytes by kind, and the formula's result."""
+    """Makes events of measured memory: bytes by kind."""
 
     is_watching = False  # measured steps are listed in the event of the measurement
 
@@ -67,9 +67,7 @@ class MemoryEvents:
         if meter.usage is self._last:
             return []
         self._last = meter.usage
-        predicted = None if meter.predicted is None else meter.predicted.record()
-        event = {"predicted": predicted, "measured": list(meter.measured), "notes": meter.explanations()}
-        return [dict(event, memory=meter.usage.record())]
+        return [{"memory": meter.usage.record(), "measured": list(meter.measured), "notes": meter.notes()}]
 
 
 def add_observers(recorder, diagnose=True, memory=True, layers=False):

@@ -296,39 +296,28 @@ def _memory(named):
     rows = [row for _, fields, run in _runs(named) for row in _memory_rows(fields["run"], run)]
     bars = {}
     for row in rows:
-        bars[row["run"]] = bars.get(row["run"], 0) + row.get("size", 0)
+        bars[row["run"]] = bars.get(row["run"], 0) + row["size"]
     largest = max(bars.values(), default=0)
     unit, divisor = next(((unit, size) for unit, size in UNITS if largest >= size), ("B", 1))
-    sizes = ("size", "formula", "measured")
-    rows = [{key: _rounded(value / divisor) if key in sizes else value for key, value in row.items()} for row in rows]
+    rows = [dict(row, size=_rounded(row["size"] / divisor)) for row in rows]
     caption = (
         "By kind at the peak of a step. Pale: activations, model buffers, half copies of weights and temporary "
-        "tensors, which no formula predicts."
+        "tensors, which depend on the batch."
     )
     spec = _filled("memory", rows, named)
-    if any("formula" in row for row in rows):
-        spec["layer"].append(_read("formula"))
-        spec["resolve"] = {"scale": {"color": "independent"}}
-        caption += " The line across a bar is where its other kinds would end by the formula."
     spec["encoding"]["x"]["title"] = f"{unit} at the peak"
     return Chart("memory", "Memory", caption, spec)
 
 
 def _memory_rows(name, run):
-    """Return the rows of one bar: its parts, and the formula's values for those that it predicts.
-
-    If nothing was measured, the parts are the formula's.
-    """
-    rows, measured = [], run.memory if run.memory is not None else run.predicted
+    """Return the rows of one bar: its parts."""
+    rows = []
     for place, kind in enumerate(KINDS):
-        value, is_known = getattr(measured, kind, None), kind not in ("activations", "buffers")
-        if value and (is_known or run.memory is not None):
+        value = getattr(run.memory, kind)
+        if value:
             label = "buffers and temporaries" if kind == "buffers" else kind
-            rows.append({"run": name, "kind": label, "order": place, "is_known": is_known, "size": value})
-    if run.memory is not None and run.predicted is not None:
-        kinds = [kind for kind in KINDS if kind not in ("activations", "buffers")]
-        sums = [sum(getattr(memory, kind) or 0 for kind in kinds) for memory in (run.predicted, run.memory)]
-        rows.append({"run": name, "formula": sums[0], "measured": sums[1]})
+            is_of_params = kind not in ("activations", "buffers")
+            rows.append({"run": name, "kind": label, "order": place, "is_known": is_of_params, "size": value})
     return rows
 
 

@@ -201,7 +201,7 @@ def scales(report):
 
 
 def memory(report):
-    """Return the table of memory by kind: measured, and predicted by the formula, which has no activations."""
+    """Return the table of memory by kind."""
     runs = report.runs
     if all(run.memory.peak_total is None for run in runs.values()):
         return []
@@ -210,17 +210,13 @@ def memory(report):
         names += ["cuda_allocated", "cuda_reserved"]
     rows, notes = [], {}
     for level, run in runs.items():
-        found = [("measured", run.memory), ("predicted", run.predicted)]
-        rows += [
-            [level, source] + [size(getattr(each, name)) for name in names]
-            for source, each in found
-            if each not in (None, Memory())
-        ]
+        if run.memory != Memory():
+            rows.append([level] + [size(getattr(run.memory, name)) for name in names])
         for note in run.memory_notes:
             notes.setdefault(note, []).append(level)
     notes = [(None, "{}: {}".format(" ".join(levels), note)) for note, levels in notes.items()]
-    columns = ["level", "memory"] + [_MEMORY.get(name, name) for name in names]
-    return [Table("Memory by kind", columns, rows, 2, notes)]
+    columns = ["level"] + [_MEMORY.get(name, name) for name in names]
+    return [Table("Memory by kind", columns, rows, 1, notes)]
 
 
 def details(report, summary):

@@ -54,8 +54,8 @@ def require():
     """
     if not features.is_version_within(oldest=OLDEST):
         raise AmpError(
-            f"Activations are predicted with torch's fake tensors, which need torch {OLDEST} or later; this is torch "
-            f"{features.version()}. Without `loss` and `step`, estimate predicts the other kinds."
+            f"Memory is predicted with torch's fake tensors, which need torch {OLDEST} or later; this is torch "
+            f"{features.version()}. Train on it and measure with ampcompat.memory_report."
         )
 
 

@@ -1,6 +1,6 @@
-"""Modules with fake tensors: copies of real ones, their conversion to other dtypes and devices, and offloading.
+"""Modules with fake tensors: a copy of a real one, their conversion to other dtypes and devices, and offloading.
 
-The originals, on any device, are not changed, and the copies take no memory.
+The original, on any device, is not changed, and the copy takes no memory.
 """
 
 import copy
@@ -18,31 +18,30 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 HOST = "meta"
 
 
-def fake_copies(models, mode):
-    """Return copies of modules whose tensors are fake, and ``{id(module): its copy}``.
+def fake_copy(model, mode):
+    """Return a copy of a module whose tensors are fake, and ``{id(module in it): its copy}``.
 
-    Shared modules and tensors are shared by the copies. A tensor on the meta device becomes one on the CPU.
+    A tensor on the meta device becomes one on the CPU.
 
     Args:
-        models: a list of modules.
         mode: the ``FakeTensorMode``; it must be active.
 
     Raises:
         AmpError: a module cannot be copied.
     """
     memo = {}
-    for module in [module for model in models for module in model.modules()]:
+    originals = list(model.modules())
+    for module in originals:
         for tensor in tensors_in(dict(vars(module))):
             if id(tensor) not in memo:
                 memo[id(tensor)] = _fake(tensor, mode)
-    originals = [module for model in models for module in model.modules()]
     try:
-        copies = copy.deepcopy(list(models), memo)
+        copied = copy.deepcopy(model, memo)
     except Exception as error:  # of the user's own classes
         raise AmpError(
             f"The model cannot be copied, which estimate does to leave it unchanged: {type(error).__name__}: {error}"
         ) from error
-    return copies, {id(module): memo[id(module)] for module in originals if id(module) in memo}
+    return copied, {id(module): memo[id(module)] for module in originals if id(module) in memo}
 
 
 def _fake(tensor, mode):

@@ -1,11 +1,12 @@
 """Run a training step of a real session on fake tensors, under the meter that measures real steps.
 
 So a prediction and a measurement differ only in the tensors: half copies, master weights, gradients, checkpoints and
-    optimizers are those of the level, in the same order.
+optimizers are those of the level, in the same order.
 """
 
+import inspect
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, Callable, List, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 
@@ -20,10 +21,8 @@ from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
 from . import storages
 from .assumed_values import AssumedValues
-from .fake_modules import convert_in_place, fake_copies, offload
+from .fake_modules import convert_in_place, fake_copy, offload
 from .memory_observer import measured_step
-from .optimizer_state import needs_closure
-from .ranks_and_zero_stages import Ranks
 
 #: The multiple to which CUDA's caching allocator rounds up each allocation, in bytes.
 CUDA_UNIT = 512
@@ -34,25 +33,25 @@ class UnsupportedStep(AmpError):
 
 
 class Training(NamedTuple):
-    """The models to train, and how.
+    """The model to train, and how.
 
     Attributes:
-        models: modules, on any device; they are copied.
-        make_optimizers: functions: list of params -> optimizer, one for each model.
-        make_step: a function: (models, optimizers) -> a function of no arguments that does one iteration.
+        model: a module, on any device; it is copied.
+        make_optimizer: a function: list of params -> optimizer.
+        loss: a function: model -> loss.
+        accumulate: how many backward passes share an optimizer step.
         policy: the level's ``Policy``.
-        options: further keyword arguments of ``amp.initialize``.
+        options: further keyword arguments of ``amp.initialize``; ``keep_fp32`` is a list.
         counted_as: "cpu" or "cuda", the device to predict for.
-        ranks: the ``Ranks``.
     """
 
-    models: List[torch.nn.Module]
-    make_optimizers: List[Callable[..., Any]]
-    make_step: Callable[..., Callable[[], Any]]
+    model: torch.nn.Module
+    make_optimizer: Callable[..., Any]
+    loss: Callable[..., torch.Tensor]
+    accumulate: int
     policy: Any
     options: dict
     counted_as: str
-    ranks: Ranks = Ranks()
 
 
 def measure(training):
@@ -66,7 +65,6 @@ def measure(training):
     values = AssumedValues()
     with ExitStack() as contexts:
         contexts.enter_context(random_state.restored())
-        contexts.enter_context(training.ranks.joined())
         contexts.enter_context(counted_as(training.counted_as))
         for context in (mode, values):
             contexts.enter_context(context)
@@ -80,61 +78,33 @@ def measure(training):
             raise UnsupportedStep(sentence) from error
 
 
-def loss_step(loss, accumulate, models, optimizers):
-    """Return a function that does one iteration of one model.
+def _measured(training, session, mode):
+    model, copied = fake_copy(training.model, mode)
+    optimizer = training.make_optimizer(list(model.parameters()))
+    if _needs_closure(optimizer):
+        raise UnsupportedStep(
+            f"The memory of this step cannot be predicted, since {type(optimizer).__name__}.step needs a closure."
+        )
+    if training.counted_as == "cuda":
+        choose_foreach(optimizer)
+    layers = [copied.get(id(layer), layer) for layer in training.options["keep_fp32"]]
+    options = dict(training.options, keep_fp32=layers)
+    amp.initialize(model, optimizer, opt_level=training.policy.opt_level, verbosity=0, **options)
+    accumulation = amp.accumulate(optimizer, training.accumulate)
 
-    Args:
-        loss: model -> loss.
-        accumulate: how many backward passes share an optimizer step.
-        models, optimizers: lists of one.
-    """
-    (model,), (optimizer,) = models, optimizers
-    accumulation = amp.accumulate(optimizer, accumulate) if accumulate > 1 else None
-
-    def plain():
-        with amp.scale_loss(loss(model), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    def accumulated():
-        for _ in range(accumulate):
-            with accumulation.scale_loss(loss(model)) as scaled_loss:
+    def step():
+        for _ in range(training.accumulate):
+            with accumulation.scale_loss(training.loss(model)) as scaled_loss:
                 scaled_loss.backward()
             accumulation.step()
 
-    return plain if accumulation is None else accumulated
+    return measured_step(session, [model], [optimizer], step)
 
 
-def _measured(training, session, mode):
-    copies, copied = fake_copies(training.models, mode)
-    optimizers = []
-    for model, make in zip(copies, training.make_optimizers):
-        training.ranks.spread(model, copied, training.policy)
-        optimizer = training.ranks.optimizer(make, list(model.parameters()))
-        if needs_closure(optimizer):
-            raise UnsupportedStep(
-                f"Activations and temporaries are not predicted, since {type(optimizer).__name__}.step needs a closure."
-            )
-        if training.counted_as == "cuda":
-            choose_foreach(optimizer)
-        optimizers.append(optimizer)
-    options = _copied_layers(training.options, copied)
-    amp.initialize(copies, optimizers, opt_level=training.policy.opt_level, verbosity=0, **options)
-    usage = measured_step(session, copies, optimizers, training.make_step(copies, optimizers))
-    buckets = sum(training.ranks.bucket_bytes(model) for model in copies)
-    if buckets:
-        usage.at_peak = usage.at_peak.plus("gradients", buckets)
-        usage.peak_by_kind = usage.peak_by_kind.plus("gradients", buckets)
-    return usage
-
-
-def _copied_layers(options, copied):
-    """Return the options with the copies of the modules that ``keep_fp32`` lists."""
-    layers = options.get("keep_fp32")
-    if not isinstance(layers, (list, tuple)):
-        layers = [] if layers is None else [layers]
-    return dict(options, keep_fp32=[copied.get(id(layer), layer) for layer in layers])
+def _needs_closure(optimizer):
+    """Return whether an optimizer, such as LBFGS, cannot step without a function that computes the loss."""
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is parameter.empty
 
 
 @contextmanager
@@ -200,12 +170,12 @@ def why_unsupported(error, values):
     """Return a sentence that says which operation needs values or has no fake kernel; None for any other error."""
     name = values.failed
     if isinstance(error, fake_tensors.unsupported_errors()) or (name is not None and _lacks_kernel(error)):
-        return "Activations and temporaries are not predicted, since the step calls {}, {}.".format(
+        return "The memory of this step cannot be predicted, since it calls {}, {}.".format(
             name or str(error).split("\n")[0],
             "whose result or its size depends on values" if not _lacks_kernel(error) else "which has no fake kernel",
         )
     if ".numpy() is not supported" in str(error) or "data is not allocated yet" in str(error):
-        return "Activations and temporaries are not predicted, since the step reads the memory of a tensor: {}".format(
+        return "The memory of this step cannot be predicted, since it reads the memory of a tensor: {}".format(
             str(error).split("\n")[0]
         )
     return None

@@ -4,12 +4,11 @@ import functools
 from types import MethodType
 
 from ...engine.optimizers.optimizer_record import record_of
-from ...errors import AmpError
 from ...support.observer import Observer
 from ...support.patching import PatchStack
-from . import formulas, memory_table
 from .bytes_by_kind import MemoryUsage
 from .meter import MemoryMeter
+from .report import notes_on
 
 #: The number of iterations that may be skipped before the measured one: a dynamic loss scale starts high.
 MAX_SKIPPED = 10
@@ -56,15 +55,12 @@ class MemoryObserver(SamplingObserver):
         usage: the ``MemoryUsage`` of the step with the most memory, with the ``peak_by_kind`` of all measured steps;
             None before the first.
         measured: the numbers of the measured steps, including the current one.
-        predicted: the ``Estimate`` for the measured models, or None without a prediction.
     """
 
     def __init__(self, first=(1, 2, 3), every=200):
         super().__init__()
         self.usage = None
         self.measured = []
-        self.predicted = None
-        self._session = None
         self._first = frozenset(first)
         self._every = every
 
@@ -85,25 +81,10 @@ class MemoryObserver(SamplingObserver):
         if before.fragmentation is not None:
             usage.fragmentation = max(usage.fragmentation or 0.0, before.fragmentation)
         self.usage = usage
-        if self._session is not None and self.predicted is None:
-            self._predict()
 
-    def explanations(self):
-        """Return sentences on the differences between measurement and prediction."""
-        return [] if self.usage is None else memory_table.differences(self.usage, self.predicted)
-
-    def _predict(self):
-        models, optimizers = self._meter.tracked()
-        with self._session.process_casts.paused():
-            try:
-                self.predicted = formulas.during_training(models, optimizers, self._session.policy)
-            except AmpError:  # an optimizer that cannot be created again: the report only has the measurement
-                self.predicted = None
-
-    def initialized(self, session, models, optimizers):
-        """Count these models and optimizers."""
-        self._session = session
-        super().initialized(session, models, optimizers)
+    def notes(self):
+        """Return sentences on the measurement."""
+        return [] if self.usage is None else notes_on(self.usage)
 
     def before_backward(self, backward):
         """Sample: all activations exist. Also count optimizers that were not passed to ``initialize``."""
@@ -113,7 +94,6 @@ class MemoryObserver(SamplingObserver):
     def closed(self, session):
         """Keep the measurement of a step that has not ended."""
         self._end_step()
-        self._session = None
 
 
 def measured_step(session, models, optimizers, step):
@@ -129,7 +109,7 @@ def measured_step(session, models, optimizers, step):
         if not was_skipped(optimizers):
             break
     observer = MemoryObserver(first=(0,), every=None)
-    observer.initialized(None, models, optimizers)  # no session: the caller predicts
+    observer.initialized(session, models, optimizers)
     with PatchStack() as patches:
         if session is not None:
             session.observers.append(observer)

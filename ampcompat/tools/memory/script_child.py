@@ -1,8 +1,7 @@
 """Runs a script on fake tensors in a child process, until one step has been measured.
 
 The task is that of ``SubprocessRun``, with the option ``counted_as``, "cuda" or "cpu". The event of the result has
-``estimate``: ``level``, ``num_params``, ``at_peak`` and ``by_kind`` (bytes by kind; without activations where the step
-cannot run), ``notes``.
+``estimate``: ``level``, ``num_params``, ``at_peak`` and ``peak_by_kind`` (bytes by kind), ``notes``.
 """
 
 import contextlib
@@ -25,7 +24,6 @@ from ...support.torch_compat import fake_tensors, thread_context
 from ..forced_levels.forced_level import forced
 from . import fake_step
 from .assumed_values import AssumedValues
-from .formulas import during_training
 from .memory_observer import SamplingObserver
 
 NO_STEP = "The script ended before a second optimizer.step() after amp.initialize, so no step was measured."
@@ -60,10 +58,7 @@ def _outcome(command, level, counted_as):
             contexts.enter_context(forced(level))
             run_script(command)
     except StepMeasured:
-        usage = recorder.usage
-        if values.has_emptied:
-            return _failed(EMPTY)
-        return _found(recorder, usage.at_peak, usage.peak_by_kind, fake_step.assumptions(values))
+        return _failed(EMPTY) if values.has_emptied else _found(recorder, fake_step.assumptions(values))
     except SystemExit as error:
         return _failed(f"The script exited, with {error.code!r}, before a step was measured.")
     except Exception as error:  # the script's own, or because of fake tensors
@@ -71,27 +66,18 @@ def _outcome(command, level, counted_as):
         if sentence is None:
             traceback.print_exc()
             return _failed(f"The script failed: {type(error).__name__}: {error}")
-        return _without_activations(recorder, sentence)
+        return _failed(sentence)
     return _failed(NO_STEP)
 
 
-def _found(recorder, at_peak, by_kind, notes):
+def _found(recorder, notes):
+    usage = recorder.usage
     found = {"level": recorder.level, "num_params": recorder.num_params(), "notes": notes}
-    return {"estimate": dict(found, at_peak=asdict(at_peak), by_kind=asdict(by_kind))}
+    return {"estimate": dict(found, at_peak=asdict(usage.at_peak), peak_by_kind=asdict(usage.peak_by_kind))}
 
 
 def _failed(sentence):
     return {"end": "failed", "error": sentence}
-
-
-def _without_activations(recorder, sentence):
-    """Return the result for models that were initialized but could not be trained."""
-    models, optimizers = recorder.tracked()
-    if not models:
-        return _failed(sentence)
-    with process_state.current().cast_backend.paused():
-        kinds = during_training(models, optimizers, recorder.policy).by_kind
-    return _found(recorder, kinds, kinds, [sentence])
 
 
 def _enter(contexts, counted_as, recorder):
@@ -119,13 +105,13 @@ class StepRecorder(SamplingObserver):
 
     Attributes:
         usage: the ``MemoryUsage``, or None until it is measured.
-        level, policy: the opt level, and its ``Policy``; None before ``amp.initialize``.
+        level: the opt level; None before ``amp.initialize``.
     """
 
     def __init__(self, counted_as):
         super().__init__()
         self.usage = None
-        self.level = self.policy = None
+        self.level = None
         self._counted_as = counted_as
         self._optimizers = []
         self._stepped = set()  # ids of optimizers
@@ -134,7 +120,7 @@ class StepRecorder(SamplingObserver):
 
     def initialized(self, session, models, optimizers):
         """Count these models and optimizers."""
-        self.level, self.policy = session.policy.opt_level, session.policy
+        self.level = session.policy.opt_level
         super().initialized(session, models, optimizers)
         self._optimizers += list(optimizers)
         if self._counted_as == "cuda":
@@ -153,10 +139,6 @@ class StepRecorder(SamplingObserver):
         elif self._steps >= _MOST_STEPS or all(id(each) in self._stepped for each in self._optimizers):
             self._last = record.optimizer
             self._meter.start()
-
-    def tracked(self):
-        """Return (models, optimizers) that were initialized."""
-        return self._meter.tracked()
 
     def num_params(self):
         """Return the number of elements of their params."""

@@ -24,11 +24,6 @@ def sizes_in(value):
     return {key: size for key, size, _ in storages_in(value)}
 
 
-def element_size(dtype):
-    """Return the bytes of one element."""
-    return torch.empty((), dtype=dtype).element_size()
-
-
 def allocated(size):
     """Return the bytes that an allocation of ``size`` bytes takes."""
     return -(-size // UNIT) * UNIT
