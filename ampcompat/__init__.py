@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib
 
-from .support import pickled_names
-
 __version__ = "0.2.0"
 
 __all__ = ["amp", "audit", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram"]
@@ -47,9 +45,6 @@ if not TYPE_CHECKING:  # type checkers know all names, and report others
         found = module if _MODULES[name] is None else getattr(module, name)
         globals()[name] = found
         return found
-
-
-pickled_names.register(__name__)
 
 
 def __dir__() -> list[str]:

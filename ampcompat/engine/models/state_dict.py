@@ -142,11 +142,6 @@ class RefreshMasters:
         return RefreshMasters, (None, SessionMasters(), self._buffers)
 
 
-def refresh_nothing():
-    """Return the hook of a model without masters, under the name by which pickles of ampcompat 0.2.0 ask for it."""
-    return RefreshMasters(None, SessionMasters())
-
-
 def new_modules(model, masters):
     """Return the modules without a ``hook`` for these masters, and those whose params have been replaced since."""
     return [module for module in model.modules() if _is_new_module(module, masters)]

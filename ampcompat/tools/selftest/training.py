@@ -1,7 +1,6 @@
-"""Training checks: the loss of every level compared with float32, skipped steps, resumed runs, host reads."""
+"""Training checks: the loss of every level compared with float32, skipped steps, host reads."""
 
 import functools
-import io
 import warnings
 from typing import NamedTuple, Optional
 
@@ -242,43 +241,7 @@ def check_overflow(device, quick=False):
     return each_setting("overflow", levels, device, row_of)
 
 
-# -- resume ------------------------------------------------------------------------------------------------------------
-
-
-def _weights(model, optimizer):
-    return [each.detach().clone() for each in list(model.parameters()) + list(amp.master_params(optimizer))]
-
-
-def _trained(setting, device, first, steps, saved=None):
-    """Train from a given step, optionally from a checkpoint; return (weights and masters, a checkpoint as bytes)."""
-    with setting.opened():
-        model, optimizer = _made(device, Perceptron)
-        amp.initialize(model, optimizer, init_scale=INIT_SCALE)
-        if saved is not None:
-            states = torch.load(io.BytesIO(saved), map_location=device)
-            for each, state in zip((model, optimizer, amp), states):
-                each.load_state_dict(state)
-        for step in range(first, first + steps):
-            iterate(model, optimizer, features_and_classes(device, step))
-        file = io.BytesIO()
-        torch.save([each.state_dict() for each in (model, optimizer, amp)], file)
-        return _weights(model, optimizer), file.getvalue()
-
-
-def check_resume(device, quick=False):
-    """Yield a row for each level: is a resumed run bitwise equal to an uninterrupted one?"""
-
-    def row_of(setting):
-        whole, _ = _trained(setting, device, 0, 6)
-        _, saved = _trained(setting, device, 0, 3)
-        resumed, _ = _trained(setting, device, 3, 3, saved)
-        differing = sum(not torch.equal(one, other) for one, other in zip(whole, resumed))
-        found = "the same bits after 3 + 3 steps as after 6"
-        if differing:
-            found = f"{differing} of {len(whole)} tensors differ after 3 + 3 steps from 6"
-        return CheckResult.of("resume", str(setting), not differing, found, REPORT)
-
-    return each_setting("resume", SETTINGS, device, row_of)
+# -- host reads --------------------------------------------------------------------------------------------------------
 
 
 def host_reads(device, step):

@@ -56,9 +56,7 @@ def main(folder):
         model, optimizer = make(level, optimizer_class)
         train(model, optimizer)
         states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "amp": amp.state_dict()}
-        whole = {"states": states, "model": model, "pair": (model, optimizer)}
-        for name, value in whole.items():
-            write(os.path.join(folder, f"{level}_{name}.pickle"), value)
+        write(os.path.join(folder, f"{level}_states.pickle"), states)
         losses[level] = train(model, optimizer)
         ampcompat.reset()
     model = torch.nn.Linear(4, 1).half()
