@@ -25,7 +25,8 @@ def forecast(arguments):
     def run():
         found = run_forecast(options, command, make_progress(steps=options.steps))
         print_forecast(found, command, options.details)
-        write_files(found, options, command)
+        if options.json is not None:
+            files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
         return 0
 
     return watched_run.exit_code_of(parser, run)
@@ -39,7 +40,6 @@ def _parser():
         "with which layers in float32. Arguments after SCRIPT or MODULE are passed to it.",
     )
     parser.add_output("--json", metavar="FILE", help="write the forecast as JSON")
-    parser.add_output("--html", metavar="FILE", help="write a page with a map of modules and levels")
     parser.add_argument("--details", action="store_true", help="print all findings, and the margin of each module")
     watched_run.add_options(parser, least_steps=2)
     return parser
@@ -84,13 +84,3 @@ def agreement(found, report):
     wrong = [level for level in judged if works[level] != (verdicts[level] == ACCEPTED)]
     told = f"The forecast was right at {len(judged) - len(wrong)} of {len(judged)} judged levels"
     return told + ("; wrong at {}.".format(", ".join(wrong)) if wrong else ".")
-
-
-def write_files(found, options, command):
-    """Write the files that the command line requests."""
-    if options.json is not None:
-        files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
-    if options.html is not None:
-        from ..tools.forecast.forecast_page import to_html
-
-        files.write(options.html, to_html(found, command))

@@ -10,7 +10,7 @@ from helpers import forked
 from ampcompat.cli import forecast_command as command
 from ampcompat.cli import main
 from ampcompat.tools.forced_levels.forced_level import is_supported
-from ampcompat.tools.forecast import forecast_page, forecast_text
+from ampcompat.tools.forecast import forecast_text
 
 SCRIPT = """
 import torch
@@ -196,19 +196,6 @@ def test_a_level_that_will_not_work_has_no_advice_on_its_loss_scale():
     fails = dict(FOUND["levels"]["O2"], prediction="fails", keep_fp32=[])
     told = forecast_text.to_text({**FOUND, "levels": dict(FOUND["levels"], O2=fails)}, ["train.py"])
     assert "O2  will not work" in told and "init_scale" not in told
-
-
-def test_the_page_has_the_map_and_escapes_names():
-    pytest.importorskip("vl_convert", reason="pages are drawn by vl-convert")
-    pytest.importorskip("jinja2", reason="pages are made by jinja2")
-    page = forecast_page.to_html(FOUND, ["train.py"])
-    assert (
-        "<b>: " not in page
-        and "&lt;b&gt;" in page
-        and "http://" not in page.split("<script>")[0].replace("http://www.w3.org", "")
-    )
-    states = {(each["module"], each["level"]): each["state"] for each in forecast_page.cells(FOUND)}
-    assert states["body", "O2"] == "a fault" and states["body", "O1"] == "near the end of the range"
 
 
 def test_agreement_counts_judged_levels(monkeypatch):

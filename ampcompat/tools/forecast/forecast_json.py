@@ -1,4 +1,4 @@
-"""The forecast as JSON: the output of ``--json``, and further data for the terminal and the page."""
+"""The forecast as JSON: the output of ``--json``, and further data for the terminal."""
 
 import math
 
