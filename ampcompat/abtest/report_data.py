@@ -26,12 +26,11 @@ STATUSES = ("ok", "stopped", "failed", "interrupted")
 NOT_RUN = "it was not run"
 
 #: The errors of runs in which there was nothing to record; a series ends after the first such run.
-NEVER_INITIALIZED = (
-    "amp.initialize was never called in this process: there was nothing to record. Training in processes that the "
-    "script starts by itself is not recorded"
-)
+OTHER_PROCESSES = "there was nothing to record. Training in processes that the script starts by itself is not recorded"
+NEVER_INITIALIZED = f"amp.initialize was never called in this process: {OTHER_PROCESSES}"
+NEVER_TRAINED = f"no backward pass ran in this process: {OTHER_PROCESSES}"
 DISABLED = "amp.initialize was called with enabled=False, so that every level is the same training without amp"
-NOTHING_TO_RECORD = (NEVER_INITIALIZED, DISABLED)
+NOTHING_TO_RECORD = (NEVER_INITIALIZED, NEVER_TRAINED, DISABLED)
 
 
 def label_of(level, repeat):

@@ -163,5 +163,5 @@ def test_a_damaged_or_absent_plan_is_one_line(folder, capsys, tmp_path):
 def test_a_command_of_the_file_runs_in_a_shell(folder):
     (line,) = [line for line in commands(folder) if line.endswith(" O1")]
     done = subprocess.run(line, shell=True, env=environment(), stdout=subprocess.PIPE, universal_newlines=True)
-    assert done.returncode == 1 and done.stdout.startswith("O1: failed: amp.initialize was never called")
+    assert done.returncode == 1 and "O1: failed: " in done.stdout and "nothing to record" in done.stdout
     assert Report.load(os.path.join(folder, "O1.json")).runs["O1"].identity["arguments"] == ["--lr", "0.1"]

@@ -15,7 +15,7 @@ from ...engine.session import process_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ..planned_run import own_files
-from ..report_data import DISABLED, NEVER_INITIALIZED
+from ..report_data import DISABLED, NEVER_INITIALIZED, NEVER_TRAINED
 from . import metrics
 from .checkpoint_guard import Checkpoints
 from .event_sources import add_observers
@@ -159,7 +159,9 @@ def _failure(error, hidden_files):
 def _missing(recorder):
     """Return why a run that ended without an error cannot be compared, or None if it can."""
     if not recorder.is_initialized:
-        return DISABLED if any(not session.enabled for session in process_state.sessions) else NEVER_INITIALIZED
+        if any(not session.enabled for session in process_state.sessions):
+            return DISABLED
+        return NEVER_TRAINED if recorder.has_plain_steps else NEVER_INITIALIZED
     if recorder.run.step_seconds:
         return None
     loaded = " and ".join(os.path.relpath(path) for path in recorder.loaded)

@@ -57,6 +57,7 @@ class PlainTraining:
         """Watch training until ``patches`` is undone, from torch 2.0 on."""
         self._steps.watch(patches)
         if step_hooks.exist():
+            self._recorder.has_plain_steps = True
             watch_scripting(patches, self._forget_models)
 
     def _forget_models(self):

@@ -37,6 +37,7 @@ class Recorder(Observer):
         self.run = Run()
         self.limit = steps
         self.is_initialized = False
+        self.has_plain_steps = False  # whether training without amp is recorded too
         self.is_full = False
         self.device = None  # of the losses
         self.loaded = []  # files that the script loaded before the first step
