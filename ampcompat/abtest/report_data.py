@@ -222,7 +222,7 @@ class Report:
             raise AmpValueError(message.format(tree["schema"], SCHEMA))
         runs = sum(1 + len(_repeats(run)) for run in tree["runs"].values())
         if packed_numbers.length(tree) > largest >> 4 or runs > largest >> 18:
-            raise AmpValueError(f"This report has too many runs or steps for --max-size {largest >> 20}.")
+            raise AmpValueError(f"This report has too many runs or steps for --max-size {files.in_mebibytes(largest)}.")
         for run in tree["runs"].values():
             _upgrade(run)
         try:

@@ -1,6 +1,7 @@
 """An argument parser that reports errors in one line, and the types of arguments."""
 
 import argparse
+import contextlib
 import difflib
 import os
 
@@ -45,10 +46,10 @@ class CommandParser(argparse.ArgumentParser):
         action = self.add_argument(*names, type=checked, **options)
         self._outputs.append(action.dest)
 
-    def add_max_size(self, default=files.LARGEST >> 20):
-        """Add the option for the size of the largest file that is read, in MiB."""
+    def add_max_size(self, default=files.LARGEST):
+        """Add the option for the size of the largest file that is read, given in MiB; its value is in bytes."""
         text = "the largest file that is read, decompressed; default: %(default)s"
-        self.add_argument("--max-size", type=whole_number(1, 1 << 20), default=default, metavar="MIB", help=text)
+        self.add_argument("--max-size", type=mebibytes, default=files.in_mebibytes(default), metavar="MIB", help=text)
 
     def check_outputs(self, options, inputs):
         """Exit with one line if a file to write is one of ``inputs``, or is given twice."""
@@ -107,6 +108,14 @@ def output_file(text):
     if text != "-" and not files.is_stream(text) and (os.path.isdir(text) or not os.access(folder, os.W_OK)):
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
     return text
+
+
+def mebibytes(text):
+    """Return the bytes of a number of MiB, which may be a fraction; otherwise raise an error for argparse."""
+    with contextlib.suppress(ValueError, OverflowError):
+        if 1 <= float(text) * (1 << 20) <= 1 << 40:
+            return int(float(text) * (1 << 20))
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB, above 0 and up to {1 << 20}")
 
 
 def whole_number(minimum, maximum=None):

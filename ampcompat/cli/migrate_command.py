@@ -14,6 +14,8 @@ from ..support.terminal import printable, show
 from .argument_parser import CommandParser
 from .run_command import parse_level
 
+#: Bytes of the largest script that is read, unless the user allows more: LibCST takes about 10 s for it.
+LARGEST = 128 << 10
 NOT_INSTALLED = "this needs LibCST: pip install libcst."
 
 
@@ -28,7 +30,7 @@ def migrate(arguments):
         parser.error(f"{options.output} exists; give --force to replace it")
     rewrite, target = _rewriter(parser, options), options.script if options.write else options.output
     try:
-        source = _read(options.script, options.max_size << 20)
+        source = _read(options.script, options.max_size)
         result = rewrite(source, options.script)
         if result.source == source:
             return _unchanged(options.script, result)
@@ -65,7 +67,7 @@ def _parser():
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
     parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
     parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
-    parser.add_max_size(1)
+    parser.add_max_size(LARGEST)
     return parser
 
 

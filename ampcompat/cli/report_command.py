@@ -85,7 +85,7 @@ def _inputs(paths):
 
 def _read(options):
     """Return ``[(path, report), …]``, and the names of runs that are missing in plans or merged reports."""
-    reports, missing, largest = [], [], options.max_size << 20
+    reports, missing, largest = [], [], options.max_size
     for path in options.files:
         if os.path.isdir(path):
             report, lacking = cluster_plan.collect(path)

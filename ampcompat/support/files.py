@@ -48,7 +48,12 @@ def read(path, largest=LARGEST):
                 content += part
         except (OSError, EOFError, zlib.error) as error:
             raise AmpError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}.") from error
-    raise AmpError(f"cannot read {path}: it has more than {largest >> 20} MiB; --max-size allows more.")
+    raise AmpError(f"cannot read {path}: it has more than {in_mebibytes(largest)} MiB; --max-size allows more.")
+
+
+def in_mebibytes(size):
+    """Return a number of bytes in MiB, as text."""
+    return f"{size / (1 << 20):g}"
 
 
 def _open_at_once(path, flags):

@@ -1,8 +1,7 @@
 """``check`` of strangers' files: in time proportional to the size of the file."""
 
-import sys
-
 import pytest
+from helpers.counted_calls import calls
 
 from ampcompat.scripts.check import check
 
@@ -38,28 +37,16 @@ REPEATED = {
 LINES = [name for name in sorted(REPEATED) if name.endswith((".sh", ".txt")) or name in ("setup.py", "torn.py")]
 
 
-def calls(path, text):
-    """Return how many functions, of Python and of C, a check of a file calls."""
+def calls_of_check(path, text):
     path.write_text(text)
-    count = 0
-
-    def profile(frame, event, argument):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        check([str(path)])
-    finally:
-        sys.setprofile(None)
-    return count
+    return calls(check, [str(path)])
 
 
 @pytest.mark.parametrize("name", sorted(set(REPEATED) - set(LINES)))
 def test_four_times_the_file_takes_at_most_five_times_the_calls(tmp_path, name):
     before, repeated, after = REPEATED[name]
-    small = calls(tmp_path / name, before + repeated * 300 + after)
-    assert calls(tmp_path / name, before + repeated * 1200 + after) <= 5 * small
+    small = calls_of_check(tmp_path / name, before + repeated * 300 + after)
+    assert calls_of_check(tmp_path / name, before + repeated * 1200 + after) <= 5 * small
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -175,14 +175,14 @@ def test_code_that_is_nested_too_deeply_is_one_line(tmp_path, capsys, name, leve
 @pytest.mark.skipif(os.name == "nt", reason="pipes and devices of POSIX")
 def test_pipes_devices_and_large_files_are_not_read(tmp_path, capsys):
     os.mkfifo(str(tmp_path / "pipe.py"))
-    (tmp_path / "large.py").write_bytes(b"#" * ((1 << 20) + 1))
+    (tmp_path / "large.py").write_bytes(b"#" * ((128 << 10) + 1))
     expected = {
         "pipe.py": "a pipe or a device",
         "/dev/zero": "a pipe or a device",
-        "large.py": "--max-size allows more",
+        "large.py": "it has more than 0.125 MiB; --max-size allows more",
     }
     for path, says in expected.items():
         with pytest.raises(SystemExit):
             main(["migrate", str(tmp_path / path)])
         assert says in capsys.readouterr().err
-    assert main(["migrate", "--max-size", "2", str(tmp_path / "large.py")]) == 0
+    assert main(["migrate", "--max-size", "0.2", str(tmp_path / "large.py")]) == 0

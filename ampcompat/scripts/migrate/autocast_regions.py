@@ -175,4 +175,4 @@ class Evaluation:
                 return True
         if isinstance(node, (cst.Name, cst.Attribute)) and syntax.name_of(node) in self._outputs:
             return True
-        return any(self._keeps_precision(child, with_calls) for child in node.children)
+        return any(self._keeps_precision(child, with_calls) for child in syntax.children(node))

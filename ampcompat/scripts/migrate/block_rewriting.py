@@ -1,7 +1,7 @@
 """The rewriting itself: calls one by one, statements block by block."""
 
 import libcst as cst
-from libcst.metadata import ParentNodeProvider, PositionProvider
+from libcst.metadata import PositionProvider
 
 from ..model.calls import INITIALIZE, SCALE_LOSS
 from . import syntax
@@ -25,7 +25,7 @@ class Rewriter(CallRewriter):
         left: (line, text) of what could not be rewritten.
     """
 
-    METADATA_DEPENDENCIES = (PositionProvider, ParentNodeProvider)
+    METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self, facts, shared=False):
         super().__init__(facts, shared)
@@ -43,7 +43,7 @@ class Rewriter(CallRewriter):
 
     def _plan_regions(self, node):
         """Find the statements of each block that belong under autocast for a loss, inner blocks first."""
-        for child in node.children:
+        for child in syntax.children(node):
             self._plan_regions(child)
         if self._own_scale(node) is not None and self._needs_casts(syntax.argument(self._own_scale(node), 0, "loss")):
             self._covered.add(node)
@@ -185,7 +185,7 @@ class Rewriter(CallRewriter):
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             return []
         own = [statement] if self._own_scale(statement) is not None else []
-        return own + [each for child in statement.children for each in self._scaled(child)]
+        return own + [each for child in syntax.children(statement) for each in self._scaled(child)]
 
     def _scaled_backward(self, original, updated):
         loss, before = syntax.argument(self._own_scale(original), 0, "loss"), []

@@ -1,7 +1,6 @@
 """Rewrites the calls of Apex in a script, one by one: those with an equivalent in torch."""
 
 import libcst as cst
-from libcst.metadata import ParentNodeProvider
 
 from ..model.calls import INITIALIZE
 from . import syntax
@@ -103,7 +102,7 @@ class CallRewriter(cst.CSTTransformer):
     def __init__(self, facts, shared):
         super().__init__()
         self.facts, self.names, self.loads_state = facts, facts.names, False
-        self._shared, self._precision, self._module = shared, None, None
+        self._shared, self._precision, self._module, self._parents = shared, None, None, {}
 
     def visit_Module(self, node):
         """Visit all calls of ``amp.initialize`` first, since functions above them depend on them."""
@@ -111,6 +110,11 @@ class CallRewriter(cst.CSTTransformer):
         uses = {self._full_name(call.func) for call in syntax.calls(node)}
         self._precision = PrecisionSetup(calls, uses, self.facts, self._shared)
         self._module = node
+        self._parents = {child: each for each in syntax.walk(node) for child in syntax.children(each)}
+
+    def visit_SimpleStatementLine(self, node):
+        """Enter only statements that call Apex."""
+        return any(self._full_name(call.func) for call in syntax.calls(node))
 
     def _full_name(self, node):
         return self.facts.source.names.resolve(syntax.name_of(node))
@@ -143,7 +147,7 @@ class CallRewriter(cst.CSTTransformer):
     def _around(self, node):
         """Yield the compound statements around a node, the innermost first."""
         while not isinstance(node, cst.Module):
-            node = self.get_metadata(ParentNodeProvider, node)
+            node = self._parents[node]
             if isinstance(node, syntax.COMPOUND):
                 yield node
 

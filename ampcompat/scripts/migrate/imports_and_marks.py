@@ -35,6 +35,10 @@ class ImportPruner(cst.CSTTransformer):
         super().__init__()
         self._used = used
 
+    def visit_SimpleStatementLine(self, node):
+        """Enter only imports."""
+        return any(isinstance(each, (cst.Import, cst.ImportFrom)) for each in node.body)
+
     def leave_ImportFrom(self, original_node, updated_node):
         """Keep the names that are used."""
         module = syntax.name_of(original_node.module) if original_node.module and not original_node.relative else None

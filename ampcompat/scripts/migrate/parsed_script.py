@@ -153,6 +153,11 @@ class _Splitting(cst.CSTTransformer):
         super().__init__()
         self._lines = lines
 
+    def _do_not_enter(self, node):
+        return False
+
+    visit_SimpleStatementLine = visit_SimpleStatementSuite = _do_not_enter
+
     def leave_With(self, original_node, updated_node):
         """Nest the items of a ``with`` if one of several is a ``scale_loss``."""
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]

@@ -66,7 +66,7 @@ def _rewritten(split, facts):
     variables = (names.scaler, names.autocast, names.flag, names.dtype)
     for shared in (False, True):
         rewriter = Rewriter(facts, shared)
-        wrapper = MetadataWrapper(cst.parse_module(split))
+        wrapper = MetadataWrapper(cst.parse_module(split), unsafe_skip_copy=True)
         module = cst.parse_module(prune_imports(wrapper.visit(rewriter).code))
         passing = VariablePassing(module, variables)
         if not passing.is_needed:

@@ -1,11 +1,15 @@
 """Small helpers for LibCST: source to nodes and back, names in code."""
 
 import ast
+import dataclasses
+import functools
+import re
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+_LAYOUT = re.compile("whitespace|lines|comma|[lr]par|brac|header|footer|semicolon|dot|equal|indent")
 COMPOUND = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
 
 
@@ -48,11 +52,34 @@ def name_of(node):
     return None if isinstance(node, cst.Call) else get_full_name_for_node(node)
 
 
+@functools.lru_cache(None)
+def _code_fields(kind):
+    """Return the names of the fields of a class of nodes that have code, not whitespace, commas or parentheses."""
+    return [each.name for each in dataclasses.fields(kind) if not _LAYOUT.search(each.name)]
+
+
+def children(node):
+    """Return the nodes directly below a node, without its layout. ``node.children`` copies them, which takes long."""
+    values = [getattr(node, name) for name in _code_fields(type(node))]
+    lists = [value if isinstance(value, (list, tuple)) else [value] for value in values]
+    return [each for value in lists for each in value if isinstance(each, cst.CSTNode)]
+
+
 def walk(node):
-    """Yield a node and all nodes below it."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
+    """Yield a node and all nodes below it, without their layout."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += reversed(children(node))
+
+
+def visit(node, visitor):
+    """Visit a node and all nodes below it, as ``node.visit`` does, with a visitor that changes nothing."""
+    if visitor.on_visit(node):
+        for child in children(node):
+            visit(child, visitor)
+    visitor.on_leave(node)
 
 
 def calls(node):
@@ -122,7 +149,7 @@ def own_nodes(body):
     for node in body if isinstance(body, (list, tuple)) else [body]:
         yield node
         if not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            yield from own_nodes(node.children)
+            yield from own_nodes(children(node))
 
 
 def read_names(source):
@@ -190,6 +217,9 @@ class _Unwrapping(cst.CSTTransformer):
     def __init__(self, context):
         super().__init__()
         self._context = context
+
+    def visit_SimpleStatementLine(self, node):
+        return False
 
     def leave_With(self, original_node, updated_node):
         kept = [each for each in updated_node.items if text(each.item) != self._context]

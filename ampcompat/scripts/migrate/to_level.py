@@ -35,7 +35,7 @@ def _written(level, script):
     split, path, was = script.split, script.path, script.old_lines
     plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
-    new = MetadataWrapper(cst.parse_module(split)).visit(writer)
+    new = MetadataWrapper(cst.parse_module(split), unsafe_skip_copy=True).visit(writer)
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
     new = new.visit(_UnusedNames(syntax.read_names(split) - syntax.read_names(new.code)))

@@ -268,7 +268,7 @@ class ScriptScopes(cst.CSTVisitor):
         super().__init__()
         self._variables, self.scopes, self._read = variables, [], []
         self._open, self._called, self._statement = [], set(), None
-        module.visit(self)
+        syntax.visit(module, self)
         known = self.functions()
         self.mentioned = {name for name, scope in self._read if name in known and not _is_local(name, scope)}
 
@@ -284,7 +284,7 @@ class ScriptScopes(cst.CSTVisitor):
 
     def visit_Param(self, node):
         """Visit only the default of a parameter, not its name."""
-        node.default.visit(self) if node.default is not None else None
+        syntax.visit(node.default, self) if node.default is not None else None
         return False
 
     def visit_FunctionDef(self, node):
@@ -313,7 +313,7 @@ class ScriptScopes(cst.CSTVisitor):
 
     def _visit_value(self, node):
         """Visit only the owner of an attribute, and only the value of an argument, not its keyword."""
-        node.value.visit(self)
+        syntax.visit(node.value, self)
         return False
 
     visit_Attribute = visit_Arg = _visit_value
