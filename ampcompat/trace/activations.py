@@ -84,6 +84,14 @@ class ActivationHooks:
         if pauses == self._is_paused:
             return
         self._is_paused = pauses
+        self._register_again()
+
+    def forget(self, model):
+        """Remove the hooks of one model."""
+        self._models = [each for each in self._models if each[0]() is not model]
+        self._register_again()
+
+    def _register_again(self):
         self._undo()
         for model, name_of in self._models:
             if model() is not None:

@@ -37,7 +37,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.params, lr=0.01, eps=1e-3)
         self.batch = torch.randn(4, 1, 8, dtype=precision.HIGH)
         self.options = options
-        self._before = self._attributes(), snapshots.snapshot()
+        self._before = self.attributes(), snapshots.snapshot()
 
     def initialize(self):
         amp.initialize(self.model, self.optimizer, verbosity=0, **self.options)
@@ -57,7 +57,7 @@ class Training:
     def weights(self):
         return [param.detach().clone() for param in self.params]
 
-    def _attributes(self):
+    def attributes(self):
         """Return what the model's modules and the optimizer have, and how many hooks."""
         owners = [*self.model.modules(), self.optimizer]
         names = [sorted(set(vars(owner)) - {"_opt_called", "_step_count"}) for owner in owners]
@@ -70,7 +70,7 @@ class Training:
         assert list(map(id, held)) == list(map(id, self.params))
         assert {param.dtype for param in self.params} == {precision.HIGH}
         assert set(self.optimizer.state) <= set(self.params)
-        assert self._attributes() == self._before[0]
+        assert self.attributes() == self._before[0]
         assert torch.is_grad_enabled()
         assert snapshots.differences_settled(self._before[1]) == []
 

@@ -14,7 +14,9 @@ from helpers import interrupted
 from helpers.interrupted import SETTINGS, Lines, Training
 
 import ampcompat
+from ampcompat import amp
 from ampcompat.errors import AmpError
+from ampcompat.support.patching import PatchStack
 
 #: nox -s interrupts: every line, where it is reached first and last. The suite: so many of them, drawn.
 DRAWN = None if "EVERY_INTERRUPT" in os.environ else 3
@@ -90,6 +92,57 @@ def test_initialize_that_raises_has_changed_nothing(setting):
             training.assert_is_plain()
             assert all(map(torch.equal, before, training.weights())), at
         ampcompat.reset()
+
+
+def out_of_memory(*args):
+    raise MemoryError
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_training_goes_on_without_a_reset(setting):
+    options, _ = SETTINGS[setting]
+    end = (("support/patching.py", PatchStack.__exit__.__code__.co_firstlineno + 1), 1)  # as the first block ends
+    for at, error in [(end, KeyboardInterrupt), *drawn_from(points_of(options, "step"), random.Random(setting))]:
+        training = Training(options)
+        if interrupted.interrupt(training, "step", error, at):
+            before = [master.detach().clone() for master in amp.master_params(training.optimizer)]
+            training.step()
+            masters = list(amp.master_params(training.optimizer))
+            assert not any(map(torch.equal, before, masters)), at
+            for param, master in zip(training.params, masters):
+                assert torch.equal(param, master.to(param.dtype)), at
+        ampcompat.reset()
+        training.assert_is_plain()
+
+
+def test_an_initialize_that_fails_at_its_end_leaves_no_hooks_of_the_diagnosis(monkeypatch):
+    first, second = (Training(SETTINGS["O2 with diagnose"][0]) for _ in range(2))
+    before = second.attributes()
+    first.initialize()
+    hooked = first.attributes()
+    monkeypatch.setattr("ampcompat.amp.set_skip_limit", out_of_memory)
+    with pytest.raises(MemoryError):
+        second.initialize()
+    monkeypatch.undo()
+    assert second.attributes() == before and first.attributes() == hooked
+    second.initialize()
+    assert second.attributes() != before
+    ampcompat.reset()
+    first.assert_is_plain()
+    second.assert_is_plain()
+
+
+def test_a_diagnosis_that_a_failed_initialize_has_added_ends(monkeypatch):
+    first, second = Training(SETTINGS["O2"][0]), Training(SETTINGS["O2 with diagnose"][0])
+    first.initialize()
+    before, observers = first.attributes(), list(ampcompat.current().observers)
+    monkeypatch.setattr("ampcompat.amp.set_skip_limit", out_of_memory)
+    with pytest.raises(MemoryError):
+        second.initialize()
+    monkeypatch.undo()
+    assert first.attributes() == before and ampcompat.current().observers == observers
+    ampcompat.reset()
+    second.assert_is_plain()
 
 
 @pytest.mark.parametrize("nth", [1, 2])

@@ -51,8 +51,9 @@ class _ChunkedStep:
                 "optimizer.step() is being captured in a CUDA graph, and store_param_remainders=True allocates memory "
                 "at each step. Leave that option out, or step outside of the graph."
             )
-        optimizer = self._record.optimizer
-        with PatchStack() as patches:
+        optimizer, patches = self._record.optimizer, self._record.methods.hidden_hooks
+        patches.undo()  # what is left of a step that was interrupted as it ended
+        with patches:
             pre_hooks, post_hooks = _hidden_hooks(optimizer, patches)
             for hook in pre_hooks:
                 args, kwargs = hook(optimizer, args, kwargs) or (args, kwargs)

@@ -29,6 +29,7 @@ class ReplacedMethods:
 
     def __init__(self, optimizer):
         self.patches = PatchStack()  # restores them
+        self.hidden_hooks = PatchStack()  # restores the hooks of a step that runs chunk by chunk
         self.sets_to_none = default_of_set_to_none(optimizer.zero_grad)  # what ``zero_grad`` does by default
         self.of_optimizer = step_or_skip.own_method_names(optimizer)
         names = [*_REPLACEMENTS, *self.of_optimizer]
@@ -44,6 +45,7 @@ class ReplacedMethods:
 def attach(record):
     """Set the ``AmpStash`` of a record's optimizer and replace its methods; ``record.methods.patches`` undoes it."""
     optimizer, methods = record.optimizer, record.methods
+    methods.patches.defer(methods.hidden_hooks.undo)
     methods.patches.set(optimizer, STASH, AmpStash(record))
     for name, replacement in _REPLACEMENTS.items():
         methods.patches.set(optimizer, name, _bound(optimizer, replacement, methods[name]))

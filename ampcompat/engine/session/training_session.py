@@ -3,6 +3,7 @@
 Policies and loss scalers belong to the ``Configuration`` of each call of ``amp.initialize``.
 """
 
+import functools
 import gc
 import weakref
 from contextlib import nullcontext
@@ -84,6 +85,7 @@ class Session:
             return finish(self._initialize_again(request, verbosity))
         configuration = Configuration(request, verbosity)
         preparation, latest, known = Preparation(self), self._latest, dict(self._configuration_of)
+        observers = list(self.observers)
         try:
             self._apply(preparation, plan, request, configuration)
             for observer in self.observers:
@@ -92,6 +94,9 @@ class Session:
         except BaseException as error:
             self._latest = latest
             run_after(error, preparation.undo)
+            for observer in [each for each in self.observers if each not in observers]:  # added by ``finish``
+                self.observers.remove(observer)
+                run_after(error, functools.partial(observer.closed, self))
             self.configurations.discard(configuration)
             self._configuration_of.clear()
             self._configuration_of.update(known)

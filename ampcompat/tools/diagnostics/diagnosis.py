@@ -101,7 +101,13 @@ class OverflowDiagnosis(Observer):
             self._hooks = ActivationHooks(lambda: self._pass() is not None)
             self._hooks.pause(self._is_paused)
         for model, name_of in self._names.add(models):
+            session.patches.defer_for(model, self._forget, weakref.ref(model))  # if ``initialize`` fails after all
             self._hooks.register(model, name_of)
+
+    def _forget(self, model):
+        if self._hooks is not None:
+            self._names.remove(model())
+            self._hooks.forget(model())
 
     def before_backward(self, backward):
         """Record the loss."""

@@ -93,6 +93,10 @@ class ModelNames:
                 self._params[id(param)] = (weakref.ref(param, forget), part_of(name))
         return [(model, self._models[model]) for model in new]
 
+    def remove(self, model):
+        """Forget a model; names of its params are kept."""
+        self._models.pop(model, None)
+
     def models(self):
         """Return (model, function: path -> ``ModelPart``) of all models that still exist."""
         return list(self._models.items())
