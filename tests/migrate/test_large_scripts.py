@@ -7,7 +7,8 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
 from ampcompat.scripts.migrate import migrate, write_level  # noqa: E402 - needs LibCST
 
-HEAD = "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\nopt = torch.optim.SGD(model.parameters(), lr=1)\n"
+HEAD = "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\n"
+HEAD += "opt = torch.optim.SGD(model.parameters(), lr=1)\n"
 INITIALIZE = "model, opt = amp.initialize(model, opt, opt_level='O1')\n"
 BLOCK = "loss = model(x)\nwith amp.scale_loss(loss, opt) as s:\n    s.backward()\nopt.step()\n"
 #: what is rewritten -> the function, and what comes before the repeated part, it, and what comes after.
