@@ -6,6 +6,7 @@ the task, JSON with the script's ``command``.
 ``python -m`` would put the current folder first, where a file may hide a module that torch imports.
 """
 
+import faulthandler
 import functools
 import importlib
 import json
@@ -17,7 +18,7 @@ import threading
 import time
 
 #: Seconds between two looks at the parent, and those that the script gets to end after an interrupt.
-POLL_INTERVAL, INTERRUPT_WAIT = 0.2, 1.5
+POLL_INTERVAL, INTERRUPT_WAIT = 0.2, 1.3
 
 
 def main(arguments):
@@ -43,9 +44,9 @@ def _end_after(parent, clean_up):
     while os.getppid() == parent:
         time.sleep(POLL_INTERVAL)
     clean_up()
+    # Not a thread of Python, which no longer runs while the interpreter ends; the traceback that it prints is dropped.
+    faulthandler.dump_traceback_later(INTERRUPT_WAIT, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-    time.sleep(INTERRUPT_WAIT)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _clean_up(kept_files, manifest, folder):
