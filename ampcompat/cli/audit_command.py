@@ -6,6 +6,7 @@ import shlex
 from ..support import files, terminal
 from . import watched_run
 from .argument_parser import SCRIPT_USAGE, CommandParser
+from .run_command import parse_level
 from .run_progress import make_progress
 
 #: The module that makes the audit in the script's process (see ``RunOptions``).
@@ -20,14 +21,17 @@ def audit(arguments):
 
     def run():
         progress = make_progress(steps=options.steps)
-        report = watched_run.observed(
-            options, command, progress, "audit", WATCH, level="audit", launcher=options.launcher
-        )
+        planned = {"level": "audit", "opt_level": options.opt_level, "launcher": options.launcher}
+        report = watched_run.observed(options, command, progress, "audit", WATCH, **planned)
         _print(report, command, options.launcher)
         if options.json is not None:
             files.write(options.json, json.dumps(report, indent=1) + "\n")
-        is_wrong = any(each["is_wrong"] for each in report["findings"])
-        return watched_run.FAILED if is_wrong and options.fail_on == "wrong" else 0
+        if options.html is not None:
+            from ..tools.audit.audit_page import to_html
+
+            files.write(options.html, to_html(report, command, options.launcher))
+        failing = [each for each in report["findings"] if each["is_wrong"] or options.fail_on == "note"]
+        return watched_run.FAILED if failing and options.fail_on != "never" else 0
 
     return watched_run.exit_code_of(parser, run)
 
@@ -41,8 +45,11 @@ def _parser():
         "after SCRIPT or MODULE are passed to it.",
     )
     parser.add_output("--json", metavar="FILE", help="write the audit as JSON")
-    fail = "exit code 1 if something is wrong (the default), or never"
-    parser.add_argument("--fail-on", choices=("wrong", "never"), default="wrong", help=fail)
+    parser.add_output("--html", metavar="FILE", help="write the audit as an HTML page")
+    fail = "exit code 1 if something is wrong (the default), if there is as much as a note, or never"
+    parser.add_argument("--fail-on", choices=("wrong", "note", "never"), default="wrong", help=fail)
+    level = "audit the script at a level, as `ampcompat run` forces it, instead of in its own precision"
+    parser.add_argument("--opt-level", type=parse_level, metavar="LEVEL", help=level)
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is observed"
     parser.add_argument("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     watched_run.add_options(parser, least_steps=1)

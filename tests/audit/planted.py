@@ -39,7 +39,9 @@ def embedding(dtype=torch.bfloat16):
 MODELS = {"mlp": mlp, "conv": conv, "embedding": embedding}
 
 
-def train(model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None, clip=None, within=False):
+def train(
+    model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None, clip=None, within=False, clip_function="norm"
+):
     """Train a model: the mean square of its outputs.
 
     Args:
@@ -48,6 +50,7 @@ def train(model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None,
         scaler: a ``GradScaler``.
         clip: "scaled" or "unscaled": clip the gradients then.
         within: backward and step are within the region, too.
+        clip_function: "norm" or "value".
     """
     dtype = next(model.parameters()).dtype
     for step in range(steps):
@@ -61,17 +64,17 @@ def train(model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None,
                 loss.backward()
                 optimizer.step()
         if not within:
-            _backward_and_step(model, optimizer, loss, scaler, clip)
+            _backward_and_step(model, optimizer, loss, scaler, clip, clip_function)
         if after is not None:
             after(step)
 
 
-def _backward_and_step(model, optimizer, loss, scaler, clip):
+def _backward_and_step(model, optimizer, loss, scaler, clip, clip_function):
     (loss if scaler is None else scaler.scale(loss)).backward()
     if clip == "unscaled":
         scaler.unscale_(optimizer)
     if clip is not None:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        getattr(torch.nn.utils, f"clip_grad_{clip_function}_")(model.parameters(), 1.0)
     if scaler is None:
         optimizer.step()
     else:

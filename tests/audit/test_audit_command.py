@@ -5,9 +5,11 @@ import json
 import pytest
 from helpers import forked
 
+from ampcompat.abtest.report_data import Report
 from ampcompat.cli import main
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.audit import audit_text
+from ampcompat.tools.audit.audit_page import to_html
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.1"), reason="an audit needs torch 2.1")
 
@@ -35,15 +37,23 @@ def script(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("options, code", [((), 1), (("--fail-on", "never"), 0)], ids=["fails", "never"])
+@pytest.mark.parametrize(
+    "options, code", [(("--fail-on", "note"), 1), (("--fail-on", "never"), 0)], ids=["note", "never"]
+)
 def test_lost_updates_are_printed_with_the_command_that_repairs_them(options, code, script, tmp_path):
-    done = forked.run(forked.audit, *options, "--json", tmp_path / "audit.json", script, "bfloat16")
+    files = "--json", tmp_path / "audit.json", "--html", tmp_path / "audit.html"
+    done = forked.run(forked.audit, *options, *files, script, "bfloat16")
     assert done.returncode == code, done.stderr
     assert (
         "10 optimizer steps (5 of them repeated with float32 weights): 1 thing is wrong" in done.stdout
         and "1.weight" in done.stdout
     )
     assert f"ampcompat run --opt-level O5 {script} bfloat16" in done.stdout and "the end" not in done.stdout
+    page = (tmp_path / "audit.html").read_text()
+    assert "<h2>Wrong: lost updates</h2>" in page and "<td>1.weight</td>" in page
+    assert f"Audit:   ampcompat audit --opt-level O5 {script} bfloat16" in page and page.count("http") == page.count(
+        "http-"
+    )
     report = json.loads((tmp_path / "audit.json").read_text())
     assert report["steps"] == 10 and report["dtypes"]["weights"] == {"bfloat16": 88}
     assert {"name": "1.weight", "numel": 8, "unmoved": 8, "lost": 1.0} in report["findings"][0]["layers"]
@@ -74,6 +84,49 @@ def test_a_wrong_command_line_is_one_line(arguments, text, capsys):
     with pytest.raises(SystemExit) as left:
         main(["audit"] + arguments)
     assert left.value.code == 2 and text in capsys.readouterr().err
+
+
+REPAIR = """
+import sys, torch
+
+torch.manual_seed(0)
+features = torch.randn(512, 32)
+targets = torch.tanh(features @ torch.randn(32, 8) / 6)
+model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.LayerNorm(32), torch.nn.Tanh(), torch.nn.Linear(32, 8))
+model = model.to(torch.bfloat16)
+optimizer = getattr(torch.optim, sys.argv[1])(model.parameters(), lr=float(sys.argv[2]), weight_decay=0)
+for step in range(200):
+    batch = torch.randint(0, 512, (64,))
+    optimizer.zero_grad()
+    outputs = model(features[batch].to(torch.bfloat16))
+    loss = torch.nn.functional.mse_loss(outputs.float(), targets[batch])
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("arguments", [("AdamW", "1e-4"), ("RMSprop", "3e-5")], ids="".join)
+def test_a_script_that_loses_updates_is_repaired_by_the_command_that_the_audit_prints(arguments, tmp_path):
+    script = tmp_path / "repair.py"
+    script.write_text(REPAIR)
+    done = forked.run(forked.audit, "--steps", 30, script, *arguments)
+    assert done.returncode == 1 and "its updates are lost" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    done = forked.run(forked.audit, "--steps", 30, "--opt-level", "O5", script, *arguments)
+    assert done.returncode == 0 and "30 optimizer steps: nothing is wrong" in done.stdout, done.stdout + done.stderr
+    options = "--levels", "O5", "--no-control", "--no-diagnose", "--steps", 200, "--json", tmp_path / "ab.json"
+    done = forked.run(forked.ab, *options, script, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    runs = Report.from_json((tmp_path / "ab.json").read_text()).runs
+    last = {name: sum(list(run.losses().values())[-20:]) / 20 for name, run in runs.items()}
+    assert last["O5"] < 0.95 * last["unchanged"]
+
+
+def test_the_page_escapes_what_a_script_names():
+    layers = [{"name": "<b>", "numel": 4, "unmoved": 4, "lost": None}]
+    finding = {"kind": "lost_updates", "is_wrong": True, "text": "<i>", "remedy": "…", "level": "O5", "layers": layers}
+    dtypes = {"weights": {}, "buffers": {}, "gradients": [], "autocast": [], "optimizer state": {}}
+    page = to_html({"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}, ["<u>.py"])
+    assert not any(name in page for name in ("<b>", "<i>", "<u>")) and "&lt;u&gt;.py" in page
 
 
 def test_with_a_launcher_the_commands_have_it():

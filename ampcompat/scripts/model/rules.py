@@ -174,7 +174,8 @@ RULES = {
     "float16-without-scaler": Rule(
         WARNING,
         "the loss of a float16 autocast region without a GradScaler: small gradients become zero",
-        "scale it with torch.amp.GradScaler, or use dtype=torch.bfloat16; or try `run --opt-level O1`, which scales it",
+        "scale it with torch.amp.GradScaler, or use dtype=torch.bfloat16; or try `run --opt-level O1`, which scales "
+        "it; `ampcompat audit` runs the script and counts them",
     ),
     "backward-in-autocast": Rule(
         WARNING,
@@ -205,7 +206,8 @@ RULES = {
         WARNING,
         "half weights are trained by an optimizer without float32 masters: updates smaller than half a unit of their "
         "last place are lost",
-        "keep the weights float32 and compute under autocast, or train with masters: `run --opt-level O5`",
+        "keep the weights float32 and compute under autocast, or train with masters: `run --opt-level O5`; "
+        "`ampcompat audit` runs the script and counts what is lost",
     ),
     "optimizer-of-tensors": Rule(
         NOTE,

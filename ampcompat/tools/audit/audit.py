@@ -125,12 +125,13 @@ class Audit:
         yield from findings.dead_flag(self._argv or (), has_half)
 
     def _dtypes(self):
-        state = {}
+        state, trained = {}, []  # of amp's optimizers, no module has the params: they are masters
         for watched in self._updates.optimizers():
+            trained += [param for group in watched.optimizer.param_groups for param in group["params"]]
             for name, dtypes in watched.state_dtypes().items():
                 state.setdefault(name, set()).update(dtypes)
         return {
-            "weights": _elements(self._names),
+            "weights": _elements({**self._names, **dict.fromkeys(trained)}),
             "buffers": _elements(self._buffers.values()),
             "gradients": sorted(map(dtype_name, self._gradients.dtypes)),
             "autocast": sorted(map(dtype_name, self._calls.regions)),

@@ -18,20 +18,26 @@ def to_text(report, command, width=100, launcher=()):
         width: of a line, in characters.
         launcher: the command that starts the script's ranks.
     """
+    lines = [title(report, command)]
+    lines += [f"  {name:16} {told}" for name, told in dtypes(report["dtypes"])]
+    for finding in report["findings"]:
+        lines += [""] + _finding(finding, command, width, launcher)
+    return "\n".join(lines)
+
+
+def title(report, command):
+    """Return the first line of a report."""
     wrong = [each for each in report["findings"] if each["is_wrong"]]
     script = command[1] if command[0] == "-m" else command[0]
     count = (
         "nothing is wrong" if not wrong else f"{len(wrong)} things are wrong" if len(wrong) > 1 else "1 thing is wrong"
     )
     repeated = f" ({report['repeated']} of them repeated with float32 weights)" if report["repeated"] else ""
-    lines = [f"Audit of {script}, {report['steps']} optimizer steps{repeated}: {count}"]
-    lines += [f"  {name:16} {told}" for name, told in _dtypes(report["dtypes"])]
-    for finding in report["findings"]:
-        lines += [""] + _finding(finding, command, width, launcher)
-    return "\n".join(lines)
+    return f"Audit of {script}, {report['steps']} optimizer steps{repeated}: {count}"
 
 
-def _dtypes(dtypes):
+def dtypes(dtypes):
+    """Yield (of what, dtypes) as texts."""
     for name in ("weights", "buffers"):
         if dtypes[name]:
             yield name, ", ".join(f"{dtype} ({count:,})" for dtype, count in dtypes[name].items())
@@ -58,10 +64,18 @@ def _finding(finding, command, width, launcher):
         if len(layers) > _SHOWN:
             lines.append(f"         and {len(layers) - _SHOWN} more (--json lists all)")
     lines += textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
-    if finding["level"] is not None and finding["is_wrong"]:
-        script, level = " ".join(map(shlex.quote, command)), finding["level"]
-        ranks = " ".join(map(shlex.quote, launcher))
-        run, option = (f"{ranks} -m ampcompat", f" --launcher {shlex.quote(ranks)}") if ranks else ("ampcompat", "")
-        lines.append(f"       Repair:  {run} run --opt-level {level} {script}")
-        lines.append(f"       Compare: ampcompat ab{option} --levels O0,{level} {script}")
-    return lines
+    return lines + ["       " + line for line in commands(finding, command, launcher)]
+
+
+def commands(finding, command, launcher=()):
+    """Return lines with the commands that repair what a finding says, audit the repaired run, and compare its loss."""
+    if finding["level"] is None or not finding["is_wrong"]:
+        return []
+    script, level = " ".join(map(shlex.quote, command)), finding["level"]
+    ranks = " ".join(map(shlex.quote, launcher))
+    run, option = (f"{ranks} -m ampcompat", f" --launcher {shlex.quote(ranks)}") if ranks else ("ampcompat", "")
+    return [
+        f"Repair:  {run} run --opt-level {level} {script}",
+        f"Audit:   ampcompat audit{option} --opt-level {level} {script}",
+        f"Compare: ampcompat ab{option} --levels O0,{level} {script}",
+    ]

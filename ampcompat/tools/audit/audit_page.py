@@ -1,0 +1,64 @@
+"""The report of an audit as one HTML page, which loads nothing and needs no other package."""
+
+import html
+import os
+
+from ...abtest.report import build_charts
+from ...abtest.report.number_format import share
+from . import audit_text
+
+_STYLE = os.path.join(os.path.dirname(os.path.abspath(build_charts.__file__)), "page.css")
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} – ampcompat</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<header><h1>{title}</h1></header>
+{sections}
+</main>
+</body>
+</html>
+"""
+
+
+def to_html(report, command, launcher=()):
+    """Return a page; the arguments are those of ``audit_text.to_text``."""
+    sections = [_section("Dtypes", _table(("of", "dtypes"), audit_text.dtypes(report["dtypes"])))]
+    for finding in report["findings"]:
+        parts = [_element("p", finding["text"]), _element("p", finding["remedy"])]
+        parts += [_element("pre", line) for line in audit_text.commands(finding, command, launcher)]
+        parts += [_table(("param", "elements", "did not move", "updates lost"), map(_row, finding["layers"]))]
+        title = "{}: {}".format("Wrong" if finding["is_wrong"] else "Note", finding["kind"].replace("_", " "))
+        sections.append(_section(title, "\n".join(parts)))
+    with open(_STYLE, encoding="utf-8") as file:
+        style = file.read()
+    title = html.escape(audit_text.title(report, command))
+    return _PAGE.format(title=title, style=style, sections="\n".join(sections))
+
+
+def _row(layer):
+    lost = "-" if layer["lost"] is None else share(layer["lost"])
+    return layer["name"], f"{layer['numel']:,}", share(layer["unmoved"] / max(layer["numel"], 1)), lost
+
+
+def _element(name, text):
+    return f"<{name}>{html.escape(text)}</{name}>"
+
+
+def _section(title, content):
+    return "<section>\n{}\n{}\n</section>".format(_element("h2", title), content)
+
+
+def _table(columns, rows):
+    lines = ["<tr>{}</tr>".format("".join(_element("td", cell) for cell in row)) for row in rows]
+    if not lines:
+        return ""
+    head = "<tr>{}</tr>".format("".join(_element("th", column) for column in columns))
+    return '<div class="scroll">\n<table>\n{}\n{}\n</table>\n</div>'.format(head, "\n".join(lines))

@@ -1,0 +1,164 @@
+"""Planted faults, each with a healthy twin: the audit finds each, names the layer, and accuses no twin."""
+
+import functools
+from typing import Callable, NamedTuple, Sequence
+
+import planted
+import pytest
+import torch
+from planted import MODELS, mlp, train
+
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.audit.audit import Audit
+
+pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.4"), reason="an audit is tried from 2.4 on")
+
+HALF, FLOAT16, FULL = torch.bfloat16, torch.float16, torch.float32
+#: The params of weights of 1, whose unit in the last place is the largest.
+ONES = {"mlp": "1.weight", "conv": "2.weight", "embedding": "shift"}
+
+
+class Updates(NamedTuple):
+    """Weights of a half dtype, trained without masters; the twin has float32 weights."""
+
+    model: str
+    dtype: torch.dtype
+    kind: str
+    options: dict
+
+
+UPDATES = {
+    f"{kind} {options} {dtype} {model}": Updates(model, dtype, kind, options)
+    for kind, options, dtype in [
+        ("AdamW", {"lr": 1e-3}, HALF),
+        ("AdamW", {"lr": 1e-4}, HALF),
+        ("AdamW", {"lr": 1e-5}, HALF),
+        ("AdamW", {"lr": 1e-6, "weight_decay": 0.1}, HALF),
+        ("AdamW", {"lr": 1e-5, "foreach": True}, HALF),
+        ("Adam", {"lr": 1e-5, "amsgrad": True}, HALF),
+        ("NAdam", {"lr": 1e-5}, HALF),
+        ("Adamax", {"lr": 1e-5}, HALF),
+        ("Adagrad", {"lr": 1e-5}, HALF),
+        ("RMSprop", {"lr": 1e-6, "momentum": 0.9}, HALF),
+        ("SGD", {"lr": 1e-5, "momentum": 0.9}, HALF),
+        ("SGD", {"lr": 1e-4, "momentum": 0.9, "nesterov": True}, HALF),
+        ("SGD", {"lr": 2e-4}, FLOAT16),
+        ("SGD", {"lr": 2e-5, "weight_decay": 0.01}, FLOAT16),
+    ]
+    for model in MODELS
+}
+
+
+class Run(NamedTuple):
+    """A fault of another kind: what trains with it, what trains without it, and the script's arguments."""
+
+    kind: str
+    planted: Callable
+    healthy: Callable
+    argv: Sequence = ()
+
+
+def plain(dtype=FULL, autocast=None, lr=0.1, **options):
+    """Train the perceptron."""
+    model = mlp(dtype)
+    train(model, torch.optim.SGD(model.parameters(), lr=lr), autocast=autocast, **options)
+
+
+def clipping(when, function):
+    """Train under float16 autocast with a scaler, and clip gradients."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    plain(autocast=FLOAT16, scaler=scaler, clip=when, clip_function=function)
+
+
+def averaged_model(dtype, decay):
+    """Train a float32 model with torch's ``AveragedModel`` in a dtype."""
+    model = mlp(FULL)
+    average = torch.optim.swa_utils.AveragedModel(
+        model, avg_fn=lambda mean, param, count: mean + (param.to(mean.dtype) - mean) * (1 - decay)
+    ).to(dtype)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.5), after=lambda step: average.update_parameters(model))
+
+
+def adam(dtype, weight=1.0, **options):
+    """Train with Adam and small gradients."""
+    model = mlp(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, **options)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 16).to(dtype)).float().pow(2).mean() * weight).backward()
+        optimizer.step()
+
+
+of = functools.partial
+RUNS = {
+    "average, 0.999": Run("half_average", of(planted.half_average, HALF), of(planted.half_average, FULL)),
+    "average, 0.9999": Run(
+        "half_average",
+        of(planted.half_average, HALF, decay=0.9999),
+        of(planted.half_average, HALF, is_written=False),  # a frozen teacher
+    ),
+    "AveragedModel, 0.999": Run("half_average", of(averaged_model, HALF, 0.999), of(averaged_model, FULL, 0.999)),
+    "AveragedModel, 0.9999": Run("half_average", of(averaged_model, HALF, 0.9999), of(averaged_model, FULL, 0.9999)),
+    "no scaler": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, 2.0**16)),
+    "no scaler, or bfloat16": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, None, HALF)),
+    "clipped norm": Run("clipped_scaled", of(clipping, "scaled", "norm"), of(clipping, "unscaled", "norm")),
+    "clipped values": Run("clipped_scaled", of(clipping, "scaled", "value"), of(clipping, "unscaled", "value")),
+    "cast by validation": Run("changed_dtype", of(planted.changing_dtype, False), of(planted.changing_dtype, True)),
+    "eps": Run("rounded_eps", of(adam, FLOAT16), of(adam, FULL)),
+    "second moment": Run("rounded_state", of(adam, FLOAT16, 1e-2, eps=1e-3), of(adam, FULL, 1e-2, eps=1e-3)),
+}
+RUNS.update(
+    (" ".join(argv), Run("dead_flag", plain, of(plain, autocast=HALF), argv))
+    for argv in [
+        ["--fp16"],
+        ["--bf16", "--lr", "1"],
+        ["--amp"],
+        ["--mixed-precision", "fp16"],
+        ["--dtype=bfloat16"],
+        ["--half=1"],
+        ["--precision", "bf16-mixed"],
+        ["--use_amp", "true"],
+    ]
+)
+
+
+def audited(run, argv=()):
+    """Return what is wrong."""
+    with Audit(list(argv)) as audit:
+        run()
+    return audit.wrong
+
+
+def trained(case, dtype):
+    """Train a case of ``UPDATES`` in a dtype; return what is wrong, the model, and the first weights."""
+    model = MODELS[case.model](dtype)
+    first = {name: param.detach().clone() for name, param in model.named_parameters()}
+    optimizer = getattr(torch.optim, case.kind)(model.parameters(), **case.options)
+    return audited(functools.partial(train, model, optimizer)), model, first
+
+
+@pytest.mark.parametrize("case", UPDATES.values(), ids=UPDATES)
+def test_lost_updates_are_found_their_layer_is_named_and_the_elements_that_did_not_move_are_counted_exactly(case):
+    wrong, model, first = trained(case, case.dtype)
+    found = next(each for each in wrong if each["kind"] == "lost_updates")
+    unmoved = {name: int((param == first[name]).sum()) for name, param in model.named_parameters()}
+    layers = {each["name"]: each for each in found["layers"]}
+    if case.options["lr"] < 1e-3:
+        assert layers[ONES[case.model]]["unmoved"] == layers[ONES[case.model]]["numel"]
+    assert {name: each["unmoved"] for name, each in layers.items()} == {name: unmoved[name] for name in layers}
+    assert found["level"] == ("O5" if case.dtype is HALF else "O2")
+
+
+@pytest.mark.parametrize("case", UPDATES.values(), ids=UPDATES)
+def test_its_twin_in_float32_is_right(case):
+    assert trained(case, FULL)[0] == []
+
+
+@pytest.mark.parametrize("case", RUNS.values(), ids=RUNS)
+def test_another_fault_is_found_and_its_twin_is_right(case):
+    assert case.kind in [each["kind"] for each in audited(case.planted, case.argv)]
+    assert [each["kind"] for each in audited(case.healthy, case.argv)] == []
+
+
+def test_there_are_enough_cases():
+    assert len(UPDATES) + len(RUNS) >= 60
