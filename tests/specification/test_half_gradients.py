@@ -18,6 +18,7 @@ from helpers.networks import (
     Product,
     differing,
     each_setting,
+    each_setting_and_stored,
     holds_nonzero,
     initialize,
     make_batch,
@@ -34,8 +35,8 @@ from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
 RATE = 0.25
-cast_weights = settings_at("O2", "O3", "O5")
-with_masters = settings_at("O2", "O5")
+cast_weights = settings_at("O2", "O3", "O5", stored=True)
+with_masters = settings_at("O2", "O5", stored=True)
 SCALES = [{"loss_scale": 1024.0}, {"loss_scale": "dynamic"}, {}]
 
 
@@ -239,7 +240,7 @@ def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change,
 # -- what scripts read -------------------------------------------------------------------------------------------------
 
 
-@paired("setting, passes, options", SETTINGS, [1, 2], EACH_SCALE)
+@paired("setting, passes, options", SETTINGS + STORED, [1, 2], EACH_SCALE)
 def test_a_loop_that_logs_the_norms_of_all_gradients_runs_and_sees_true_ones(setting, passes, options):
     reference = ByHand(*smooth_network(setting).double())
     for each in range(passes):
@@ -273,7 +274,7 @@ def clips_mixed_dtypes():
 
 
 @pytest.mark.skipif(not clips_mixed_dtypes(), reason="this torch clips gradients of one dtype only")
-@each_setting
+@each_setting_and_stored
 def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting):
     with session_of(setting):
         model, (x, target) = make_network(setting), make_batch(setting)
@@ -293,7 +294,7 @@ def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting):
 READS = {"norm": lambda grad: grad.data.norm(), "clone": lambda grad: grad.clone(), "keep": lambda grad: grad}
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("read", sorted(READS))
 def test_reading_gradients_changes_no_bit_of_a_training(setting, read):
     kept = []
@@ -307,7 +308,7 @@ def test_reading_gradients_changes_no_bit_of_a_training(setting, read):
         assert all(isinstance(each, torch.Tensor) for each in kept)
 
 
-@paired("setting, reads", SETTINGS, [False, True])
+@paired("setting, reads", SETTINGS + STORED, [False, True])
 def test_gradients_that_are_not_cleared_add_up_whether_they_are_read_after_a_step_or_not(setting, reads):
     reference = ByHand(*smooth_network(setting).double())
     by_hand = torch.optim.SGD(reference.parameters(), lr=RATE / 8)
@@ -329,7 +330,7 @@ def test_gradients_that_are_not_cleared_add_up_whether_they_are_read_after_a_ste
     assert distance(found, expected) <= tolerance(setting) * distance(expected, before) + rounding
 
 
-@each_setting
+@each_setting_and_stored
 def test_a_param_that_an_iteration_does_not_use_has_a_zero_gradient_where_gradients_are_set_to_zero(setting):
     def heads(dtype):
         torch.manual_seed(0)
@@ -412,11 +413,12 @@ def write_the_same(model):
 
 
 @with_masters
+@pytest.mark.parametrize("options", SCALES, ids=str)
 @pytest.mark.parametrize("use", [nothing, read_all, clip_loosely, write_the_same])
 @pytest.mark.parametrize("factors", [FACTORS, FACTORS[1:], FACTORS[2:]], ids=["wide", "small", "tiny"])
-def test_masters_step_on_exact_float32_gradients_where_nothing_was_changed(setting, use, factors):
+def test_masters_step_on_exact_float32_gradients_where_nothing_was_changed(setting, use, factors, options):
     with session_of(setting):
-        exact = Exact(setting)
+        exact = Exact(setting, **options)
         for factor in factors:
             exact.backward(factor)
             use(exact.model)
@@ -519,10 +521,11 @@ def test_a_change_does_not_undo_the_skip_of_an_overflow(setting):
 
 
 @cast_weights
+@pytest.mark.parametrize("options", SCALES, ids=str)
 @pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_clears_what_a_script_has_changed(setting, to_none):
+def test_zero_grad_clears_what_a_script_has_changed(setting, to_none, options):
     with session_of(setting):
-        exact = Exact(setting)
+        exact = Exact(setting, **options)
         exact.backward(2.0**-2)
         exact.model.a.grad.mul_(0.5)
         exact.model.b.grad = torch.ones_like(exact.model.b)
@@ -642,7 +645,7 @@ def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting):
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has no Tensor.grad_dtype")
 @pytest.mark.parametrize("is_set_before", [True, False])
 @pytest.mark.parametrize("is_any", [True, False])
-@settings_at("O2", "O3", "O5")
+@cast_weights
 def test_half_params_that_accumulate_gradients_in_float32_train_as_others(setting, is_any, is_set_before):
     def set_dtypes(model):
         for param in model.parameters():

@@ -11,7 +11,7 @@ pytestmark = [
     needs_fakes,
     pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor"),
 ]
-cast_weights = settings_at("O2", "O3", "O5")
+cast_weights = settings_at("O2", "O3", "O5", stored=True)
 WAYS = {"there": ("cpu", "cuda"), "back": ("cuda", "cpu")}
 each_way = pytest.mark.parametrize("way", sorted(WAYS))
 

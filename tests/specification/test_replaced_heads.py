@@ -7,6 +7,7 @@ import torch
 from helpers.networks import (
     differing,
     each_setting,
+    each_setting_and_stored,
     initialize,
     make_batch,
     make_network,
@@ -18,8 +19,8 @@ from helpers.networks import (
 import ampcompat
 from ampcompat import amp
 
-cast_weights = settings_at("O2", "O3", "O5")
-with_masters = settings_at("O2", "O5")
+cast_weights = settings_at("O2", "O3", "O5", stored=True)
+with_masters = settings_at("O2", "O5", stored=True)
 
 
 def sgd(params, rate=2.0**-4):
@@ -40,15 +41,14 @@ def begin(setting):
     return model, optimizer
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("how", ["a new optimizer", "add_param_group before", "add_param_group after"])
 def test_a_new_head_joins(setting, how):
     with session_of(setting):
-        model, optimizer = begin(setting)
+        model, first = begin(setting)
         model[3] = new_head(setting)
         head = {name: value.clone() for name, value in model[3].state_dict().items()}
-        if how == "a new optimizer":
-            optimizer = sgd(model.parameters())
+        optimizer = sgd(model.parameters()) if how == "a new optimizer" else first
         if how == "add_param_group before":
             optimizer.add_param_group({"params": model[3].parameters()})
         initialize(setting, model, optimizer, loss_scale=8.0)
@@ -72,9 +72,27 @@ def test_a_new_head_joins(setting, how):
             "2.weight",
         ]
         assert all(value.dtype in (setting.high, torch.int64) for value in model.state_dict().values())
+        trained = {name: value.clone() for name, value in model.state_dict().items()}
         ampcompat.reset()
+    assert differing(trained, model.state_dict()) == []
     assert {param.dtype for param in model.parameters()} == {setting.high}
     model(make_batch(setting)[0]).sum().backward()
+
+
+@with_masters
+@pytest.mark.parametrize("is_added_before", [True, False])
+def test_a_head_that_was_not_trained_has_its_float32_values_after_closing(setting, is_added_before):
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        model[3] = new_head(setting)
+        head = {name: value.clone() for name, value in model[3].state_dict().items()}
+        if is_added_before:
+            optimizer.add_param_group({"params": model[3].parameters()})
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        if not is_added_before:
+            head = {name: value.clone() for name, value in model[3].state_dict().items()}
+            optimizer.add_param_group({"params": model[3].parameters()})
+    assert differing(head, model[3].state_dict()) == []
 
 
 @with_masters
@@ -151,7 +169,7 @@ def test_the_scale_goes_on_for_an_optimizer_that_goes_on(setting):
         assert amp.state_dict() == before and before["loss_scaler0"]["unskipped"] == 1
 
 
-@cast_weights
+@settings_at("O2", "O3", "O5")
 def test_an_initialize_that_fails_leaves_the_new_head_as_it_was(setting):
     with session_of(setting):
         model, optimizer = begin(setting)

@@ -351,7 +351,8 @@ class HeldGradients:
 
     def was_set(self, model, master, before):
         """Note that the script has assigned to ``.grad`` of a half param, where ``before`` was stored."""
-        self._shown.was_set(model, master, before, stays=self._are_in_pass() or self._masters.are_stored)
+        may_stay = self._masters.are_stored and stored_gradient(master) is None
+        self._shown.was_set(model, master, before, stays=self._are_in_pass() or may_stay)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params."""

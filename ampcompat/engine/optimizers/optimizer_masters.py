@@ -194,10 +194,10 @@ class OptimizerMasters:
     def release(self):
         """Put the model's params back into the optimizer, with the masters' values. The state stays, in float32.
 
-        Before ``commit``: ``rollback``. If it is interrupted, it can be called again.
+        Before ``commit``: ``rollback``. It can be called again.
         """
+        self.rollback()
         if not self._is_committed:
-            self.rollback()
             return
         released = {id(param): pair for pair in self._pairs.values() for param in pair}
         try:
@@ -255,12 +255,12 @@ class OptimizerMasters:
 
     def _follow_models(self):
         """Move the masters to the devices of their half params, which a script has moved."""
+        self.restore_values()
         for model, master in self._pairs.values():
             if model.device != master.device:
                 grad, master.grad = master.grad, None
                 master.data = master.data.to(model.device)
                 master.grad = None if grad is None else grad.to(model.device)
-        self.restore_values()
         self._remake_chunks()
 
     def show_written(self):

@@ -108,10 +108,11 @@ class RemainderChunk(MasterChunk):
 
     def _weights(self):
         """Return the bit patterns of the half params, int16 of shape (size,)."""
-        bits = [bits_of(model) for model in self.models]
+        device = self.masters[0].device  # a script may have moved the model
+        bits = [bits_of(model).to(device) for model in self.models]
         if len(bits) == 1 and bits[0].stride() == self._layouts[0][2]:
             return bits[0].as_strided((self._size,), (1,), bits[0].storage_offset())
-        flat = torch.empty(self._size, dtype=torch.int16, device=self.masters[0].device)
+        flat = torch.empty(self._size, dtype=torch.int16, device=device)
         tensor_lists.copy_(self._views(flat), bits)
         return flat
 
@@ -133,13 +134,14 @@ class RemainderChunk(MasterChunk):
                 self.move_gradients(lambda groups: None)
 
     def end_step(self):
-        """Round the masters into the half params and store them. Their gradients become half ones of the model."""
+        """Round the masters into the half params and store them. The model gets their gradients, in its own dtype."""
         self.is_new = False
         with torch.no_grad():
             for model, master in zip(self.models, self.masters):
                 gradient = stored_gradient(master)
                 if gradient is not None:
-                    set_stored_gradient(model, gradient.to(model.dtype))
+                    dtype = getattr(model, "grad_dtype", None) or model.dtype  # newer torch lets a script set it
+                    set_stored_gradient(model, gradient.to(dtype))
                     set_stored_gradient(master, None)
             self.round_into_models()
             self.store()
@@ -159,7 +161,7 @@ class RemainderChunk(MasterChunk):
     def _widened(self, grads, masters):
         if not self.is_stored:
             return super()._widened(grads, masters)
-        wide = [tensor_lists.coalesced(gradient.to(torch.float32)) for gradient in grads]
+        wide = [tensor_lists.coalesced(grad.to(master.device, torch.float32)) for grad, master in zip(grads, masters)]
         return wide, tensor_lists.grouped(wide)
 
 

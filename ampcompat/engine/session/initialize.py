@@ -260,7 +260,7 @@ class Preparation:
         """Make the masters known to the session, and their values those that the optimizers keep."""
         for record in self._records:
             record.configuration.records.add(record)
-        for record in self._records + self._grown:
+        for record in self._grown + self._records:
             self._session.add_masters(record, record.pairs())
-        for record in self._records + self._grown:
+        for record in self._grown + self._records:
             record.masters.commit()

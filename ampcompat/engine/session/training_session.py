@@ -192,7 +192,9 @@ class Session:
         calls = [(block.end_with_session, ()) for block in blocks]
         calls += [(scaler.sync, ()) for scaler in self.all_scalers()]
         calls += [(observer.closed, (self,)) for observer in self.observers]
-        calls += [(self.forward_token.close, ()), (self.process_casts.close, ()), (self.patches.undo, ())]
+        calls += [(self.forward_token.close, ()), (self.process_casts.close, ())]
+        # Half params are released before any of them is cast back: a later ``initialize`` may have cast some.
+        calls += [(record.masters.release, ()) for record in reversed(self.records)] + [(self.patches.undo, ())]
         calls += [(self._configuration_of.clear, ()), (self.masters.clear, ())]
         calls += [(block.session_closed, ()) for block in blocks] + [(process_state.leave, (self,))]
         closing = PatchStack()
