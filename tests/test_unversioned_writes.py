@@ -71,12 +71,51 @@ def test_a_write_that_moves_no_version_counter_is_noted_until_it_is_cleared(writ
     assert param not in written and not written
 
 
-@pytest.mark.parametrize("alias_of", [lambda param: param.data, lambda param: param.detach().numpy()])
-def test_an_alias_counts_as_long_as_it_lives(written, param, alias_of):
+class Weight(torch.nn.Parameter):
+    """Of such a tensor no memory is known: it may be a wrapper, as those of ``fully_shard``."""
+
+
+def the_assigned_value(param):
+    param.data = value = type(param)(torch.ones(2, 3))
+    return value
+
+
+@pytest.mark.parametrize(
+    "kind, alias_of",
+    [
+        (torch.nn.Parameter, lambda param: param.data),
+        (torch.nn.Parameter, lambda param: param.detach().numpy()),
+        (Weight, lambda param: param.data),
+        (Weight, the_assigned_value),
+    ],
+)
+def test_an_alias_counts_as_long_as_it_lives(written, kind, alias_of):
+    param = kind(torch.ones(2, 3))
+    written.watch([param])
     alias = alias_of(param)
     written.clear([param])
     assert param in written
     del alias
+    written.clear([param])
+    assert param not in written
+
+
+def test_an_alias_counts_from_before_and_after_the_memory_has_moved(written, param):
+    kept = [param.data]
+    param.share_memory_()
+    for _ in range(2):
+        written.clear([param])
+        assert param in written
+        kept = [param.data]
+    del kept
+    written.clear([param])
+    assert param not in written
+
+
+@pytest.mark.skipif(not hasattr(torch.utils, "swap_tensors"), reason="torch 2.2 and older swap no tensors")
+def test_an_alias_that_got_another_tensor_is_none(written, param):
+    alias = param.data
+    torch.utils.swap_tensors(alias, torch.zeros(2, 3))
     written.clear([param])
     assert param not in written
 

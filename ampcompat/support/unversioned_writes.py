@@ -87,8 +87,8 @@ _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
 
 _open = []  # every open ``WrittenMemory``
-_aliases = {}  # address -> weak references to aliases of this memory, created while one was open
-_freed = deque()  # addresses an alias of which was freed. A weakref callback may run at any time, so it takes no lock.
+_aliases = {}  # ``memory_of`` a tensor -> weak references to aliases of it, created while one was open
+_freed = deque()  # memory an alias of which was freed. A weakref callback may run at any time, so it takes no lock.
 _patches = PatchStack()  # what is replaced while one is open
 
 
@@ -103,13 +103,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def memory_of(tensor):
-    """Return the address of a tensor's memory, the same for all its views; None if it has no memory of its own."""
+    """Return the address of a tensor's memory, the same for all its views; a tuple of its id if that is not known."""
     if type(tensor) not in _PLAIN:  # fake and wrapped tensors among others
-        return None
+        return (id(tensor),)
     try:
         return (tensor.untyped_storage if hasattr(tensor, "untyped_storage") else tensor.storage)().data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse
-        return None
+        return (id(tensor),)
 
 
 class WrittenMemory:
@@ -130,8 +130,8 @@ class WrittenMemory:
 
     def __init__(self, may_be_written=None):
         self.may_be_written = may_be_written
-        self._watched = {}  # id -> (weak reference to the tensor, address of its memory)
-        self._ids = {}  # address -> ids of watched tensors
+        self._watched = {}  # id -> (weak reference to the tensor, its memory when it was watched)
+        self._ids = {}  # memory -> ids of watched tensors
         self._noted = set()  # ids of watched tensors that may have been written
         self._paused_threads = threads = set()
         self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
@@ -202,6 +202,7 @@ class WrittenMemory:
         with _lock:
             for references in _aliases.values():  # it no longer shares its memory
                 references[:] = [reference for reference in references if reference() is not tensor]
+            _freed.extend(_aliases)
             if not self._is_watched(tensor):
                 return None
             self._forget(id(tensor))
@@ -242,10 +243,10 @@ class WrittenMemory:
 
     def clear(self, tensors):
         """Consider these tensors unwritten from now on, except those with an alias that still exists."""
-        for key in self._noted.intersection(map(id, tensors)) if self._noted else ():
-            with _lock:
-                if not _has_aliases(self._watched[key][1]):
-                    self._noted.discard(key)
+        for tensor in [tensor for tensor in tensors if tensor in self] if self._noted else ():
+            with _lock:  # both: ``share_memory_`` moves memory
+                if not (_has_aliases(self._watched[id(tensor)][1]) or _has_aliases(memory_of(tensor))):
+                    self._noted.discard(id(tensor))
 
     def paused(self):
         """Return a context manager that notes nothing in this thread, for an optimizer's own step."""
@@ -272,10 +273,10 @@ class _Switched:
 def _has_aliases(memory):
     """Return whether this memory has living aliases, also such that were made before its tensor was watched."""
     while _freed:
-        address = _freed.popleft()
-        alive = [reference for reference in _aliases.pop(address, ()) if reference() is not None]
+        freed = _freed.popleft()
+        alive = [reference for reference in _aliases.pop(freed, ()) if reference() is not None]
         if alive:
-            _aliases[address] = alive
+            _aliases[freed] = alive
     return memory in _aliases
 
 
@@ -301,8 +302,7 @@ def _assigning_data(tensor):
 
 def _data_assigned(tensor, value):
     memory = memory_of(tensor)
-    others = [each for each in (value, value._base) if each is not None and each is not tensor]
-    _add_aliases(memory, [each for each in others if memory_of(each) == memory])
+    _add_aliases(memory, [each for each in (value, value._base) if each is not None and each is not tensor])
     for written in list(_open):
         written.note_assigned(tensor, memory)
 
