@@ -3,7 +3,15 @@
 import pytest
 import torch
 from helpers import loops
-from helpers.networks import INPUT, Product, ProductReference, each_setting, initialize, session_of, settings_at
+from helpers.networks import (
+    INPUT,
+    Product,
+    ProductReference,
+    each_setting_and_stored,
+    initialize,
+    session_of,
+    settings_at,
+)
 
 from ampcompat import amp
 from ampcompat.support.torch_compat import features
@@ -50,7 +58,7 @@ class Lab:
         assert all(torch.equal(p.detach(), w.to(p.dtype)) for p, w in zip(self.model.parameters(), expected))
 
 
-@each_setting
+@each_setting_and_stored
 def test_a_plain_backward_trains_at_every_level(setting):
     with session_of(setting):
         lab = Lab(setting)
@@ -60,7 +68,7 @@ def test_a_plain_backward_trains_at_every_level(setting):
             lab.step()
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("order", ["plain first", "scaled first"])
 def test_plain_and_scaled_losses_add_up_in_one_step(setting, order):
     with session_of(setting):
@@ -72,7 +80,7 @@ def test_plain_and_scaled_losses_add_up_in_one_step(setting, order):
             lab.step()
 
 
-@settings_at("O2", "O5")
+@with_masters
 def test_it_is_said_once_and_only_then(setting, capsys):
     with session_of(setting, verbosity=1):
         lab = Lab(setting)
@@ -90,6 +98,16 @@ def test_it_is_said_once_and_only_then(setting, capsys):
 
 
 @with_masters
+def test_it_is_not_said_where_losses_are_not_scaled(setting, capsys):
+    with session_of(setting, verbosity=1):
+        lab = Lab(setting, loss_scale=1.0)
+        capsys.readouterr()
+        lab.plain()
+        lab.step()
+        assert capsys.readouterr().out == ""
+
+
+@with_masters
 def test_verbosity_0_says_nothing(setting, capsys):
     with session_of(setting, verbosity=0):
         lab = Lab(setting)
@@ -98,7 +116,7 @@ def test_verbosity_0_says_nothing(setting, capsys):
         assert capsys.readouterr().out == ""
 
 
-@each_setting
+@each_setting_and_stored
 def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
     with session_of(setting):
         lab = Lab(setting)
@@ -114,7 +132,7 @@ def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
             lab.check()
 
 
-@each_setting
+@each_setting_and_stored
 @pytest.mark.parametrize("clears", [False, True])
 def test_a_plain_backward_reaches_every_optimizer_of_a_param(setting, clears):
     with session_of(setting):

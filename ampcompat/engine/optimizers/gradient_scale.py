@@ -332,7 +332,8 @@ class HeldGradients:
         for record in self._record.session.records if shared else ():
             if record is not self._record:
                 record.masters.add_gradients(shared)
-        if isinstance(self.state, Unscaled) and not self._masters.are_stored:  # whose gradients stay half at scale 1
+        scalers = self._record.configuration.scalers
+        if isinstance(self.state, Unscaled) and not any([scaler.is_static_one() for scaler in scalers]):
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
         self.state = Unscaled()
 

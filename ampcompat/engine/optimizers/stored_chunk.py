@@ -24,7 +24,7 @@ class RemainderChunk(MasterChunk):
         owner: their ``OptimizerMasters``.
     """
 
-    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "__weakref__")
+    __slots__ = ("_owner", "_layouts", "_size", "_memory", "_stored", "_were_half", "__weakref__")
 
     def __init__(self, pairs, owner):
         super().__init__(pairs, owner.writes)
@@ -37,6 +37,7 @@ class RemainderChunk(MasterChunk):
             self._size = offset + master.numel()
         self._memory = None  # float32 of shape (size,): the values; while stored None
         self._stored = None  # ``StoredValues``; None while the masters have their values
+        self._were_half = []  # in a step, for each master: whether its gradient, if any, stayed half until then
 
     @property
     def is_stored(self):
@@ -129,16 +130,17 @@ class RemainderChunk(MasterChunk):
             takes_half: whether the gradients of the half params move to the masters.
         """
         self._restore_values()
+        self._were_half = [stored_gradient(master) is None for master in self.masters]
         if takes_half:
             with without_gradients():
                 self.move_gradients(lambda groups: None)
 
     def end_step(self):
-        """Round the masters into the half params and store them. The model gets their gradients, in its own dtype."""
+        """Round the masters into the half params and store them. Gradients that were half before are half again."""
         self.is_new = False
         with torch.no_grad():
-            for model, master in zip(self.models, self.masters):
-                gradient = stored_gradient(master)
+            for model, master, was_half in zip(self.models, self.masters, self._were_half):
+                gradient = stored_gradient(master) if was_half else None
                 if gradient is not None:
                     dtype = getattr(model, "grad_dtype", None) or model.dtype  # newer torch lets a script set it
                     set_stored_gradient(model, gradient.to(dtype))
