@@ -224,6 +224,28 @@ def test_a_batch_norm_of_half_inputs_takes_float32_statistics_with_any_torch(set
 
 
 @at_levels_with_half_weights
+@pytest.mark.parametrize(
+    "norm",
+    [
+        lambda x, mean, variance: F.batch_norm(x, mean, variance, training=True),
+        lambda x, mean, variance: F.batch_norm(x, running_var=variance, running_mean=mean, training=True),
+        lambda x, mean, variance: F.instance_norm(x, mean, variance),
+        lambda x, mean, variance: torch.batch_norm(x, None, None, mean, variance, True, 0.1, 1e-5, False),
+    ],
+)
+def test_half_statistics_are_updated_by_float32_inputs(setting, norm):
+    x = torch.randn(8, 2, 3) + 3
+    with session_of(setting):
+        initialize(setting, nn.Linear(1, 1))
+        mean, variance = torch.zeros(2, dtype=setting.low), torch.ones(2, dtype=setting.low)
+        norm(x.to(setting.high), mean, variance)
+        assert torch.allclose(mean.to(x.dtype), 0.1 * x.mean((0, 2)), atol=0.01) and not (variance == 1).all()
+        before = mean.clone(), variance.clone()
+        F.batch_norm(x.to(setting.high), mean, variance)
+        assert torch.equal(mean, before[0]) and torch.equal(variance, before[1])
+
+
+@at_levels_with_half_weights
 def test_products_are_computed_in_float32_where_a_script_asks_for_it(setting):
     with session_of(setting):
         initialize(setting, nn.Linear(1, 1))

@@ -158,16 +158,18 @@ def _replaced(args, kwargs, places, replace):
 def _mixtures(pairs):
     """Return [(owner, name, function that wraps it)] for calls that have half arguments."""
 
-    def casting(choose):
-        return functools.partial(_cast, pairs=pairs, choose=choose)
+    def casting(choose, **options):
+        return functools.partial(_cast, pairs=pairs, choose=choose, **options)
 
     norms = [(owner, name) for owner in (torch, torch.nn.functional) for name in sorted(having("is_norm"))]
     unmixed = frozenset(pair for pair in pairs if not features.has_mixed_batch_norm("cpu", *pair))
     found = []
     for owner, name in norms:
-        if hasattr(owner, name):
-            narrow = unmixed if name in MIXED_NORMS else ()
-            found.append((owner, name, casting(functools.partial(_wide_norm, of_narrow=narrow))))
+        if name in MIXED_NORMS:
+            written = functools.partial(_updated_statistics, name, 3 if owner is torch else 1)
+            found.append((owner, name, casting(functools.partial(_wide_norm, of_narrow=unmixed), written=written)))
+        elif hasattr(owner, name):
+            found.append((owner, name, casting(_wide_norm)))
     refuse = having("refuses_mixed")
     products = {row.name for row in expansion.rows() if row.rule == expansion.HALF} - having("promotes")
     for owner, row in patch_targets.place(expansion.rows()):
@@ -207,14 +209,29 @@ def _dtype_of_first(first, pair):
     return first.dtype
 
 
-def _wide_norm(first, pair, of_narrow):
+def _wide_norm(first, pair, of_narrow=()):
     """Return the dtype of a norm; ``of_narrow``: pairs of which torch has no kernel for half input on a CPU."""
     is_wide = first.dtype is pair.high or (pair in of_narrow and first.device.type == "cpu")
     return pair.high if is_wide else None
 
 
-def _cast(function, pairs, choose):
-    """Cast a mixture to the dtype that ``choose(first tensor, pair)`` returns; None: leave it alone."""
+def _updated_statistics(name, place, args, kwargs):
+    """Return the running statistics, of which the first is argument ``place``, if a norm with these arguments does so.
+
+    The flag that it does is argument 5 of all of them.
+    """
+    flag, default = ("training", False) if name == "batch_norm" else ("use_input_stats", True)
+    if not (args[5] if len(args) > 5 else kwargs.get(flag, default)):
+        return []
+    found = list(args[place : place + 2]) + [kwargs.get("running_mean"), kwargs.get("running_var")]
+    return [each for each in found if each is not None]
+
+
+def _cast(function, pairs, choose, written=lambda args, kwargs: ()):
+    """Cast a mixture to the dtype that ``choose(first tensor, pair)`` returns; None: leave it alone.
+
+    ``written(args, kwargs)`` returns the tensors among the arguments that the function writes into.
+    """
 
     @functools.wraps(function)
     def accepting(*args, **kwargs):
@@ -224,8 +241,12 @@ def _cast(function, pairs, choose):
         dtype = None if pair is None else choose(first, pair)
         if dtype is None:
             return function(*args, **kwargs)
-        args, kwargs = map_arguments(cast_to(dtype), args, kwargs)
-        return round_results(function(*args, **kwargs), first.dtype)
+        inputs, options = map_arguments(cast_to(dtype), args, kwargs)
+        result = function(*inputs, **options)
+        for tensor, copied in zip(written(args, kwargs), written(inputs, options)):
+            if copied is not tensor:
+                tensor.copy_(copied)
+        return round_results(result, first.dtype)
 
     return accepting
 
