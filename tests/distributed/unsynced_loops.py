@@ -207,7 +207,7 @@ def first_pass(rank, level):
 
     Returns:
         The gradients after the first pass and after the second, which is reduced; how often a forward hook and a
-        communication hook were called; and the number of hooks that are left in the end.
+        communication hook were called; and the number of hooks that are left in the end, also on a wrapper made later.
     """
     with forced(level):
         net = torch.nn.Linear(3, 1)
@@ -223,7 +223,11 @@ def first_pass(rank, level):
         (model(x).float().sum() / 16).backward()
         grads.append(net.weight.grad.float().clone())
         optimizer.zero_grad()
-    return grads, calls, len(model._forward_pre_hooks)
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        later = torch.nn.parallel.DistributedDataParallel(net)
+        later(x).float().sum().backward()
+    return grads, calls, len(model._forward_pre_hooks) + len(later._forward_pre_hooks)
 
 
 def averaged(calls, bucket):

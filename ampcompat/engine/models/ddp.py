@@ -94,8 +94,9 @@ class DDPWrappers:
     def watch(self, wrapper):
         """Add a DistributedDataParallel, and record from now on which of its passes will be reduced."""
         self.add(wrapper)
-        hook = ReductionHook()
-        self._hooks[wrapper] = hook, wrapper.register_forward_pre_hook(hook)
+        if wrapper not in self._hooks:
+            hook = ReductionHook()
+            self._hooks[wrapper] = hook, wrapper.register_forward_pre_hook(hook)
 
     def add(self, wrapper):
         """Add a wrapper."""
