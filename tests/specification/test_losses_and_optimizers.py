@@ -13,15 +13,22 @@ from helpers.networks import (
     Product,
     ProductReference,
     ScaleReference,
+    differing,
     each_setting,
+    each_setting_and_stored,
     initialize,
+    make_batch,
+    make_network,
     session_of,
     settings_at,
     settings_of,
+    train_step,
+    weights_of,
 )
 from helpers.pairing import paired
 
 from ampcompat import amp
+from ampcompat.support.observer import Observer
 
 ITERATIONS = 4
 #: Which models each loss reaches, and with what factor.
@@ -152,7 +159,7 @@ def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
         assert torch.equal(model.b.grad.double(), reference.grads["b"])
 
 
-@each_setting
+@each_setting_and_stored
 def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
     with session_of(setting):
         model = Product(1.0).to(setting.high)
@@ -167,3 +174,28 @@ def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
         moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
         for name, param in model.named_parameters():
             assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
+
+
+class Failing(Observer):
+    def initialized(self, session, models, optimizers):
+        raise ZeroDivisionError
+
+
+@each_setting_and_stored
+def test_an_initialize_that_fails_leaves_an_earlier_optimizer_of_its_params_as_it_was(setting):
+    found = []
+    for fails in (False, True):
+        with session_of(setting) as session:
+            model = make_network(setting)
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
+            initialize(setting, model, optimizer, loss_scale=8.0)
+            train_step(model, optimizer, make_batch(setting))
+            if fails:
+                session.observers.append(Failing())
+                with pytest.raises(ZeroDivisionError):
+                    initialize(setting, model, torch.optim.SGD(model.parameters(), lr=RATE), loss_scale=8.0)
+                session.observers.clear()
+            train_step(model, optimizer, make_batch(setting))
+            found.append([weights_of(model), {name: value.clone() for name, value in model.state_dict().items()}])
+            found[-1].append({name: param.grad for name, param in model.named_parameters()})
+    assert [differing(*each) for each in zip(*found)] == [[], [], []]

@@ -41,8 +41,8 @@ class SessionMasters:
     def __init__(self, are_weights_shared_by_hand=bool):
         self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
-        self._entries = {}  # id(half param) -> ``MasterEntry``
-        self._gradients = GradientsOnRead(self._entries)
+        self._entries = {}  # id(half param) -> its ``MasterEntry`` objects, those of the newest optimizer last
+        self._gradients = GradientsOnRead(self._entries, self._newest)
         self.shared_ids = set()  # ids of half params that are in several optimizers
         self._owners = WeakList()  # the ``OptimizerMasters``
         self._watches_methods = False
@@ -62,22 +62,39 @@ class SessionMasters:
             return
         self._owners.add(owner)
         for model, master in pairs:
-            known = self._entries.get(id(model))
-            if known is not None and known.master is not master and known.gradients() is not None:
-                self.shared_ids.add(id(model))
-                restore(known.master)
-            self._set_entry(model, master, weakref.ref(gradients), shows_gradients)
+            known = [each for each in self._entries_of(model) if each.master is not master]
+            others = [each for each in known if each.gradients() is not None]
+            for each in others:
+                restore(each.master)
+            own = MasterEntry(None, master, weakref.ref(gradients), shows_gradients)
+            self._set_entries(model, others + [own])
         self.writes.open(patches)
         if shows_gradients:
             self._gradients.open(patches)
 
-    def _set_entry(self, model, master, *gradients):
-        forget = functools.partial(self._forget, id(model))
-        self._entries[id(model)] = MasterEntry(weakref.ref(model, forget), master, *gradients)
+    def _entries_of(self, param):
+        entries = self._entries.get(id(param), ())
+        return entries if entries and entries[0].model() is param else ()
 
-    def _forget(self, key, reference):
+    def _set_entries(self, model, entries):
+        reference = weakref.ref(model, functools.partial(self._forget, id(model)))
+        self._forget(id(model))
+        if entries:
+            self._entries[id(model)] = [each._replace(model=reference) for each in entries]
+        if len(entries) > 1:
+            self.shared_ids.add(id(model))
+
+    def _forget(self, key, reference=None):
         self._entries.pop(key, None)
         self.shared_ids.discard(key)
+
+    def _newest(self, param):
+        """Return the ``MasterEntry`` of the newest optimizer of a half param that exists; of the last one, or None."""
+        entries = self._entries_of(param)
+        for entry in reversed(entries):
+            if entry.gradients() is not None:
+                return entry
+        return entries[-1] if entries else None
 
     def may_store(self, params):
         """Return whether these half params and masters may be stored: nothing can write to them unseen.
@@ -102,9 +119,9 @@ class SessionMasters:
 
     def _restore(self, key):
         """Give a stored master its value, before its half param is written, whose id is ``key``."""
-        entry = self._entries.get(key)
-        if entry is not None and entry.model() is not None:
-            restore(entry.master)
+        for entry in self._entries.get(key, ()):
+            if entry.model() is not None:
+                restore(entry.master)
 
     def show_written(self):
         """Round the masters that a script has written into their half params, of all optimizers."""
@@ -113,17 +130,18 @@ class SessionMasters:
 
     def find(self, param):
         """Return the master of ``param``, or None."""
-        entry = self._entries.get(id(param))
-        return entry.master if entry is not None and entry.model() is param else None
+        entry = self._newest(param)
+        return None if entry is None else entry.master
 
     def release(self, param):
         """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
-        entry = self._entries.get(id(param))
-        if entry is None:
+        entries = [each._replace(model=None) for each in self._entries_of(param)]
+        if not entries:
             return None
-        restore(entry.master)
-        del self._entries[id(param)]
-        return functools.partial(self._set_entry, param, *entry[1:])
+        for entry in entries:
+            restore(entry.master)
+        self._forget(id(param))
+        return functools.partial(self._set_entries, param, entries)
 
     def widened(self, param, value):
         """Return ``value``, the value of a half param, with the precision of its master.
@@ -143,10 +161,9 @@ class SessionMasters:
                 master.copy_(value)
 
     def forget(self, pairs):
-        """Forget (model, master) pairs."""
+        """Forget (model, master) pairs; masters that other optimizers have of these half params are kept."""
         for model, master in pairs:
-            if self.find(model) is master:
-                del self._entries[id(model)]
+            self._set_entries(model, [each for each in self._entries_of(model) if each.master is not master])
 
     def clear(self):
         """Forget all pairs."""

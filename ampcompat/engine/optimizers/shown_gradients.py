@@ -22,11 +22,12 @@ class GradientsOnRead:
     Masters are plain tensors, so reading theirs does not become slower.
 
     Args:
-        entries: ``{id(half param): MasterEntry}``, which the ``SessionMasters`` keeps up to date.
+        entries: a dict whose keys are the ids of half params.
+        newest: called with a param; returns its ``MasterEntry`` in the newest optimizer, or None.
     """
 
-    def __init__(self, entries):
-        self._entries = entries
+    def __init__(self, entries, newest):
+        self._entries, self._newest = entries, newest
         self._is_open = False
 
     def open(self, patches):
@@ -41,8 +42,8 @@ class GradientsOnRead:
 
     def _holder(self, param):
         """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
-        entry = self._entries.get(id(param))
-        if entry is None or entry.model() is not param or not entry.shows_gradients:
+        entry = self._newest(param)
+        if entry is None or not entry.shows_gradients:
             return None, None
         return entry.gradients(), entry.master
 

@@ -163,8 +163,8 @@ class Configuration:
 class Preparation:
     """Prepares models and optimizers for a session, whose ``PatchStack`` undoes it.
 
-    As long as this object exists, ``undo`` and closing the session restore them as they were, also after ``commit``;
-    later, closing the session restores them with the weights and the optimizer state of the training.
+    Until ``commit``, ``undo`` and closing the session restore them as they were. Later, closing the session restores
+    them with the weights and the optimizer state of the training.
     """
 
     def __init__(self, session):
@@ -256,11 +256,14 @@ class Preparation:
             record.make_masters(originals, pairs)
         replaced_methods.attach(record)
 
-    def commit(self):
-        """Make the masters known to the session, and their values those that the optimizers keep."""
+    def make_known(self):
+        """Make the optimizers and their masters known to the session."""
         for record in self._records:
             record.configuration.records.add(record)
         for record in self._grown + self._records:
             self._session.add_masters(record, record.pairs())
+
+    def commit(self):
+        """Keep the masters: nothing can fail any more."""
         for record in self._grown + self._records:
             record.masters.commit()

@@ -90,7 +90,9 @@ class Session:
             self._apply(preparation, plan, request, configuration)
             for observer in self.observers:
                 observer.initialized(self, plan.models, plan.optimizers)
-            return finish(configuration)
+            result = finish(configuration)
+            preparation.commit()
+            return result
         except BaseException as error:
             self._latest = latest
             run_after(error, preparation.undo)
@@ -125,7 +127,7 @@ class Session:
         for dtype in configuration.half_dtypes if request.allow_half_model else ():
             configuration.notices.half_model(dtype, policy)
         preparation.apply(plan, request, configuration)
-        preparation.commit()
+        preparation.make_known()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
         self.process_casts.add_models(policy.dtypes if policy.casts_model else None, preparation.half_mode)
@@ -171,6 +173,7 @@ class Session:
         preparation = Preparation(self)
         try:
             result = function(preparation, *args)
+            preparation.make_known()
             preparation.commit()
         except BaseException as error:
             run_after(error, preparation.undo)
