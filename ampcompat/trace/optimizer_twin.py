@@ -47,7 +47,8 @@ class OptimizerTwin:
         known.update({id(optimizer.param_groups): groups, id(optimizer.state): state})
         self._twin = object.__new__(type(optimizer))
         vars(self._twin).update(copy.deepcopy(self._own_attributes(), known))
-        vars(self._twin).update(param_groups=groups, state=state)
+        hooks = {name: collections.OrderedDict() for name in (step_hooks.PRE_HOOKS, step_hooks.POST_HOOKS)}
+        vars(self._twin).update(hooks, param_groups=groups, state=state)
         for each in [self._twin] + [
             each for each in vars(self._twin).values() if isinstance(each, torch.optim.Optimizer)
         ]:

@@ -178,6 +178,8 @@ def test_an_image_is_headed_by_the_script_the_verdicts_with_their_reasons_and_th
     title, lines = image_heading([("first", report), ("second", report)])
     assert title == "2 runs" and len(lines) == 2
     assert lines[1].startswith("second: O0 baseline; ") and "out of memory" not in lines[1]
+    report.runs["O0"].status = "interrupted"
+    assert f"O0 interrupted after {len(report.runs['O0'].step_seconds)} steps" in image_heading([("", report)])[1]
 
 
 def test_the_marks_of_an_image_of_several_charts_have_no_names_that_could_collide():

@@ -35,6 +35,20 @@ def test_the_target_is_the_baselines_end_within_one_percent():
     assert found(report, "O0").steps == [by_hand(falling(), 1.01, 10)]  # of the seed that O1 was run with
 
 
+@pytest.mark.parametrize(
+    "target, told", [(None, "loss reaches the baseline's final one"), ("loss=2", "loss reaches 2")]
+)
+@pytest.mark.parametrize("seconds, unit", [(1.0, "time"), (None, "steps")])
+def test_below_the_table_a_sentence_says_what_the_column_has(target, told, seconds, unit):
+    report = report_with(run_with(falling()), O1=run_with(falling()))
+    report.environment["target"] = target
+    summary = summarize(report)
+    for row in summary.values():
+        row.to_target.seconds = [seconds] * len(row.to_target.steps) if seconds else []
+    text = to_text(report, summary=summary)
+    assert f"\nto target: {unit} until the smoothed {told}.\n" in text and (" steps " in text) == (unit == "steps")
+
+
 @pytest.mark.parametrize("end, is_reached", [(1.009, True), (1.02, False)])
 def test_a_level_that_ends_above_it_does_not_reach_it(end, is_reached):
     baseline = run_with(falling())

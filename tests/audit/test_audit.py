@@ -170,3 +170,17 @@ def test_an_optimizer_that_cannot_step_in_float32_is_a_note_with_the_reason():
     model = mlp()
     report = audited(lambda: train(model, Picky(model.parameters(), lr=1e-4)))
     assert notes(report) == ["half_weights"] and "half only" in report["findings"][0]["text"]
+
+
+def test_steps_that_were_repeated_before_one_could_not_be_are_not_counted():
+    class Tires(torch.optim.SGD):
+        def step(self, closure=None):
+            group = self.param_groups[0]
+            group["steps"] = group.get("steps", 0) + 1
+            if group["params"][0].dtype is FULL and group["steps"] > 2:
+                raise TypeError("half only")
+            return super().step(closure)
+
+    model = mlp()
+    report = audited(lambda: train(model, Tires(model.parameters(), lr=1e-4)))
+    assert notes(report) == ["half_weights"] and report["repeated"] == 0

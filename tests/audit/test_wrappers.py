@@ -1,4 +1,4 @@
-"""``OptimizerTwin``: repeating a step changes nothing of an optimizer that has another one, or masters, inside."""
+"""Optimizers with another one, or masters, inside: a step is one step, and repeating it changes nothing of them."""
 
 import pytest
 import torch
@@ -22,6 +22,20 @@ class Outer(torch.optim.Optimizer):
         self.inner.step()
 
 
+class Partly(torch.optim.Optimizer):
+    """Steps with another optimizer for the first param, and by itself for the others."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.inner = torch.optim.AdamW(self.param_groups[0]["params"][:1], lr=lr)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.inner.step()
+        for param in self.param_groups[0]["params"][1:]:
+            param -= self.param_groups[0]["lr"] * param.grad.sign()
+
+
 class OwnMasters(torch.optim.Optimizer):
     """SGD with float32 masters, which it has in a list."""
 
@@ -36,12 +50,45 @@ class OwnMasters(torch.optim.Optimizer):
             param.copy_(master)
 
 
-@pytest.mark.parametrize("kind, wrong", [(Outer, {"lost_updates"}), (OwnMasters, set())])
+class Decayed(torch.optim.SGD):
+    """SGD whose ``step`` calls that of its class."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            param.mul_(1 - 1e-6)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    "kind, wrong",
+    [(Decayed, ["Decayed"]), (Outer, ["AdamW"]), (Partly, ["Partly", "AdamW"]), (OwnMasters, [])],
+    ids=lambda value: str(value),
+)
 def test_the_training_is_bitwise_unchanged_and_the_answer_right(kind, wrong):
+    torch.optim.SGD(mlp().parameters())  # from now on, torch calls hooks at its step
     plain, observed = mlp(), mlp()
     train(plain, kind(plain.parameters(), lr=1e-4), steps=30)
     with Audit([]) as audit:
         train(observed, kind(observed.parameters(), lr=1e-4), steps=30)
     assert all(map(torch.equal, plain.parameters(), observed.parameters()))
-    assert {each["kind"] for each in audit.wrong} == wrong
-    assert audit.report()["steps"] == (60 if kind is Outer else 30)  # those of the twins do not count
+    report = audit.report()
+    assert [each["text"].split()[0] for each in audit.wrong] == wrong
+    assert {each["kind"] for each in audit.wrong} <= {"lost_updates"}
+    layers = [layer["name"] for each in audit.wrong for layer in each["layers"]]
+    assert len(layers) == len(set(layers))
+    assert report["steps"] == 30  # those of the twins do not count
+
+
+def test_a_step_that_raised_contains_no_later_ones():
+    class Raises(torch.optim.SGD):
+        def step(self, closure=None):
+            raise ValueError("no step")
+
+    model = mlp()
+    with Audit([]) as audit:
+        with pytest.raises(ValueError, match="no step"):
+            Raises(model.parameters(), lr=1e-4).step()
+        train(model, torch.optim.AdamW(model.parameters(), lr=1e-4), steps=5)
+    assert audit.report()["steps"] == 5
+    assert [each["text"].split()[0] for each in audit.wrong] == ["AdamW"]

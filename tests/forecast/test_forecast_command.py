@@ -71,6 +71,7 @@ FOUND = {
             level: {
                 "dtype": {"O0": None, "O4": "bfloat16", "O5": "bfloat16"}.get(level, "float16"),
                 "error": "",
+                "zero_eps": None,
                 "skips": 4,
                 "scale": None if level in ("O1", "O2") else 1.0,
                 "margins": [

@@ -9,6 +9,7 @@ from helpers import half_kernels
 from trainings import Net, forecast, predictions, record, train
 
 import ampcompat
+from ampcompat.tools.forecast.forecast_text import reasons
 
 WORKS = dict.fromkeys(("O0", "O1", "O2", "O3", "O4", "O5"), "works")
 
@@ -98,7 +99,8 @@ def test_the_epsilon_of_adam_fails_in_half_weights_alone():
     found = forecast(model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-2))
     assert dict(predictions(found), O3="works") == WORKS
     assert {kind for _, kind in kinds(found, "O3")} == {"epsilon"}
-    assert found["details"]["levels"]["O3"]["error"] == "Adam's eps of 1e-08 is 0 in float16"
+    told = found["details"]["levels"]["O3"]
+    assert reasons(found["levels"]["O3"], told) == ["Adam's eps of 1e-08 is 0 in float16"]
 
 
 def test_updates_under_half_a_unit_of_the_last_place_are_lost_without_master_weights():

@@ -61,11 +61,23 @@ def parse(text):
 
 def describe(report):
     """Return the display name of a report's target."""
-    given, baseline = report.environment.get("target"), report.runs.get(report.baseline)
-    if given:
-        return "{} = {:g}".format(*parse(given))
+    given = report.environment.get("target")
+    return "{} = {:g}".format(*parse(given)) if given else f"the baseline's final {_loss_name(report)}"
+
+
+def until(report):
+    """Return the end of a sentence on a report's target: what reaches it."""
+    given = report.environment.get("target")
+    return (
+        "{} reaches {:g}".format(*parse(given)) if given else f"{_loss_name(report)} reaches the baseline's final one"
+    )
+
+
+def _loss_name(report):
+    """Return the display name of the loss whose end is the target."""
+    baseline = report.runs.get(report.baseline)
     name = None if baseline is None else _falling(baseline)
-    return "the baseline's final {}".format("loss" if name is None else curves.describe(name, baseline))
+    return "loss" if name is None else curves.describe(name, baseline)
 
 
 def measure(runs, references, given, seconds_per_step):

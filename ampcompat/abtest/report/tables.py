@@ -75,9 +75,10 @@ def _notes(report, summary):
     elif any(row.level != report.baseline and row.speed and _may_be_equal(row) for row in rows):
         notes.append(("speed", SAME_SPEED))
     if any(row.to_target for row in rows):
-        notes.append(("to target", f"to target: until {time_to_target.describe(report)}, smoothed."))
-    without = [row.level for row in rows if row.peak is None and report.runs[row.level].backend is None and row.steps]
-    notes += [("peak", UNMEASURED.format(_script(report, level))) for level in without[:1]]
+        unit = "time" if any(row.to_target and row.to_target.median_seconds for row in rows) else "steps"
+        notes.append(("to target", f"to target: {unit} until the smoothed {time_to_target.until(report)}."))
+    unmeasured = [row.level for row in rows if row.peak is None and report.runs[row.level].backend is None]
+    notes += [("peak", UNMEASURED.format(_script(report, level))) for level in unmeasured[:1]]
     return notes + [(None, told) for told in _same_ends(report, rows)]
 
 

@@ -5,7 +5,7 @@ import textwrap
 from ...support.terminal import aligned
 from ..judging.failures import failure, nonfinite_starts
 from ..judging.summary import summarize
-from ..judging.verdict import ACCEPTED, BASELINE
+from ..judging.verdict import ACCEPTED, BASELINE, REJECTED
 from ..row_names import are_scripts
 from . import tables
 
@@ -61,11 +61,17 @@ def _by_verdict(report, has_reasons=True):
     """Return one line per verdict: the levels that have it, and why they were rejected or not judged."""
     found = {}
     for level, row in summarize(report).items():
-        told, reason = row.kind, row.verdict.text
-        if has_reasons and told not in (ACCEPTED, BASELINE):
-            told = reason if reason.startswith(told) else f"{told}: {reason}"
-        found.setdefault(told, []).append(level)
+        found.setdefault(_verdict(row) if has_reasons else row.kind, []).append(level)
     return ["{} {}".format(", ".join(levels), verdict) for verdict, levels in found.items()]
+
+
+def _verdict(row):
+    """Return the verdict of a ``LevelSummary``, and why if it is neither accepted nor the baseline."""
+    if row.status == "interrupted" and row.verdict.kind != REJECTED:
+        return f"interrupted after {row.steps} steps"
+    if row.status == "failed":
+        return row.verdict.text  # it begins with this word
+    return row.kind if row.kind in (ACCEPTED, BASELINE) else f"{row.kind}: {row.verdict.text}"
 
 
 def _heading(report, width):

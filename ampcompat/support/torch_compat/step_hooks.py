@@ -25,6 +25,8 @@ _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 def register(patches, before=None, after=None):
     """Call functions at every step of every optimizer until ``patches`` is undone.
 
+    They are called once where the ``step`` of a class calls that of its base class, at which torch calls hooks again.
+
     Args:
         patches: a ``PatchStack``.
         before: called with (optimizer, args, kwargs) before a step, as by torch's ``register_optimizer_step_pre_hook``,
@@ -33,9 +35,9 @@ def register(patches, before=None, after=None):
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
     if before is not None:
-        patches.register(optim.register_optimizer_step_pre_hook, _unless_silent(before))
+        patches.register(optim.register_optimizer_step_pre_hook, _once(before))
     if after is not None:
-        patches.register(optim.register_optimizer_step_post_hook, _unless_silent(after))
+        patches.register(optim.register_optimizer_step_post_hook, _once(after))
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
         compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute
@@ -53,12 +55,26 @@ def silent():
         _silent.depth = depth
 
 
-def _unless_silent(hook):
+def _once(hook):
     @functools.wraps(hook)
     def called(optimizer, args, kwargs):
-        return None if getattr(_silent, "depth", 0) else hook(optimizer, args, kwargs)
+        if not getattr(_silent, "depth", 0) and running().count(optimizer) < 2:
+            hook(optimizer, args, kwargs)
 
     return called
+
+
+def running():
+    """Return the optimizers whose steps the caller runs in, the innermost first; one again for its base class's step.
+
+    They are read from the stack, since torch calls no hook after a step that raised an error.
+    """
+    found, frame, code = [], sys._getframe(1), _hooking_code()
+    while frame is not None:
+        if frame.f_code is code:
+            found.append(frame.f_locals["args"][0])
+        frame = frame.f_back
+    return found
 
 
 def exist():
@@ -104,7 +120,12 @@ def _restore(patches):
 
 def _calls_hooks(step):
     """Return whether a function is torch's wrapper of a ``step`` that calls hooks."""
-    return getattr(step, "__code__", None) is torch.optim.Optimizer.profile_hook_step(_subclasses).__code__
+    return getattr(step, "__code__", None) is _hooking_code()
+
+
+@functools.lru_cache(maxsize=None)
+def _hooking_code():
+    return torch.optim.Optimizer.profile_hook_step(_subclasses).__code__
 
 
 def _subclasses(kind):

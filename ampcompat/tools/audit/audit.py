@@ -31,7 +31,7 @@ def audit(argv: Optional[Sequence[str]] = None) -> "Audit":
             train()
         assert not audit.wrong, audit
 
-    In the block, half weights and their optimizer's state have float32 copies, with which each step is repeated.
+    In the block, half weights and their optimizer's state have float32 copies, with which 5 of 25 steps are repeated.
 
     Args:
         argv: the script's arguments, of which one may ask for half precision; None: ``sys.argv`` at the first step.
@@ -48,7 +48,7 @@ class Audit:
     def __init__(self, argv=None):
         if not features.is_version_within(oldest="2.1"):
             raise AmpError(OLD_TORCH.format(features.version()))
-        self._argv, self._steps = argv, 0
+        self._argv = argv
         self._new = []  # optimizers whose models are not noted
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
@@ -86,8 +86,7 @@ class Audit:
 
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
-        self._steps += 1
-        if self._new and self._steps >= _LOOK:
+        if self._new and self._updates.steps >= _LOOK:
             self._note_models()
 
     def __str__(self) -> str:
@@ -101,16 +100,17 @@ class Audit:
     def report(self) -> Dict[str, Any]:
         """Return the report as a dict that JSON can hold; waits for the devices.
 
-        ``steps``: of optimizers; ``repeated``: how many of them were compared with steps of float32 weights;
-        ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast": dtypes, "optimizer state":
-        {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
+        ``steps``: of optimizers, without those that step with others; ``repeated``: how many of them were compared with
+        steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast":
+        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones
+        first.
         """
         if self._new:
             self._note_models()
         found = sorted(self._findings(), key=lambda each: not each.is_wrong)
         told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]
         repeated = sum(each.compared for each in self._updates.optimizers())
-        return {"steps": self._steps, "repeated": repeated, "dtypes": self._dtypes(), "findings": told}
+        return {"steps": self._updates.steps, "repeated": repeated, "dtypes": self._dtypes(), "findings": told}
 
     def _findings(self):
         has_half = bool(self._calls.regions or self._gradients.dtypes & set(HALF))
@@ -127,7 +127,7 @@ class Audit:
     def _dtypes(self):
         state, trained = {}, []  # of amp's optimizers, no module has the params: they are masters
         for watched in self._updates.optimizers():
-            trained += [param for group in watched.optimizer.param_groups for param in group["params"]]
+            trained += watched.all_params()
             for name, dtypes in watched.state_dtypes().items():
                 state.setdefault(name, set()).update(dtypes)
         return {

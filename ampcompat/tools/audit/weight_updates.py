@@ -16,6 +16,7 @@ time that the twin's is half a unit away. So these elements are counted: none of
 import torch
 
 from ...support.tensor_lists import CHUNK, as_real
+from ...support.torch_compat import step_hooks
 from ...support.torch_compat.torch_names import dtype_name
 from ...trace.optimizer_twin import OptimizerTwin
 from ...trace.values import NamedScalars
@@ -31,9 +32,14 @@ _SURELY_LOST = 0.25
 
 
 class WeightUpdates:
-    """Observes the steps of all optimizers, of which ``before_step`` and ``after_step`` tell."""
+    """Observes the steps of all optimizers, of which ``before_step`` and ``after_step`` tell.
+
+    Attributes:
+        steps: their number; one that contains steps of other optimizers does not count.
+    """
 
     def __init__(self):
+        self.steps = 0
         self._watched = {}  # id(optimizer) -> ``WatchedOptimizer``
 
     def has(self, optimizer):
@@ -45,11 +51,15 @@ class WeightUpdates:
         found = self._watched.get(id(optimizer))
         if found is None:
             found = self._watched[id(optimizer)] = WatchedOptimizer(optimizer)
+        for outer in [each for each in step_hooks.running() if each is not optimizer and self.has(each)]:
+            self._watched[id(outer)].leave_to(found)
         found.before_step()
 
     def after_step(self, optimizer):
         """Compare the weights with those before the step and with the twin's."""
-        self._watched[id(optimizer)].after_step()
+        found = self._watched[id(optimizer)]
+        self.steps += not found.is_outer
+        found.after_step()
 
     def optimizers(self):
         """Return the ``WatchedOptimizer`` objects."""
@@ -65,17 +75,30 @@ class WatchedOptimizer:
         compared: the number of those that were compared with the twin's.
         problem: why its twin could not step, or None.
         dtypes_before: ``{param: dtype}`` of those whose dtype has changed since the first step.
+        is_outer: whether other optimizers step within its steps.
     """
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
-        self.steps, self.compared, self.problem, self.dtypes_before = 0, 0, None, {}
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        self._dtypes = {param: param.dtype for param in params}
-        half = [param for param in params if param.dtype in HALF and param.requires_grad]
+        self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
+        self._dtypes = {param: param.dtype for param in self.all_params()}
+        half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
         self._first = {param: param.detach().clone() for param in half}
         self._window = None
         self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
+
+    def leave_to(self, inner):
+        """Leave the params of an optimizer that steps within this one's steps to that one."""
+        self.is_outer = True
+        for param in inner.all_params():
+            self._dtypes.pop(param, None)
+            self._first.pop(param, None)
+        if not self._first:
+            self._window = None
+
+    def all_params(self):
+        """Return the params of the optimizer's groups."""
+        return [param for group in self.optimizer.param_groups for param in group["params"]]
 
     def before_step(self):
         """Step with the twin, if the step is in a window."""
@@ -93,7 +116,7 @@ class WatchedOptimizer:
                 self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._window, self._sums = None, {}
+            self._window, self._sums, self.compared = None, {}, 0
 
     def after_step(self):
         """Compare the weights with the twin's."""

@@ -19,9 +19,10 @@ def make(observed):
 
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
     ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights), and for
-    each level the ``dtype``, ``error`` (why it would raise an error, or ""), ``skips`` (steps that a dynamic loss scale
-    skips), ``scale`` (a static one, or None), and the ``margins`` of its modules: op, largest value, largest scaled
-    gradient, share of gradients that become 0, margin.
+    each level the ``dtype``, ``error`` (why it would raise an error, or ""), ``zero_eps`` (of an optimizer whose eps is
+    0: its class and eps, or None), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or
+    None), and the ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that
+    become 0, margin.
 
     Raises:
         AmpError: no step was recorded, or the loss is not finite in float32.
@@ -61,7 +62,8 @@ def _details(prediction, level):
     margins = {} if dtype is None else prediction.margins
     return {
         "dtype": dtype,
-        "error": prediction.reason,
+        "error": prediction.error,
+        "zero_eps": prediction.zero_eps,
         "skips": prediction.skips,
         "scale": level.scale,
         "margins": [

@@ -76,8 +76,13 @@ def _level(level, found, told, width, details):
 
 def reasons(found, told):
     """Return a sentence per finding of a level."""
-    sentences = [told["error"]] if told["error"] else []
-    return sentences + [_finding(each, told["dtype"]) for each in found["findings"] if each["kind"] != "dtype"]
+    sentences, said = [told["error"]] if told["error"] else [], []
+    if told["zero_eps"] is not None:
+        optimizer, eps = told["zero_eps"]
+        sentences.append(f"{optimizer}'s eps of {eps:g} is 0 in {told['dtype']}")
+        said = [("epsilon", optimizer)]
+    shown = [each for each in found["findings"] if each["kind"] != "dtype" and (each["kind"], each["op"]) not in said]
+    return sentences + [_finding(each, told["dtype"]) for each in shown]
 
 
 def name_of(module):

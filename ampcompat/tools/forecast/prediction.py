@@ -8,7 +8,6 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
-from ...support.torch_compat.torch_names import dtype_name
 from ...trace.places import OpPlace
 from .level_dtypes import LevelDtypes, table
 from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
@@ -44,9 +43,9 @@ _ROUNDS = 12
 
 
 class Prediction(NamedTuple):
-    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``reason``: why it would raise an error,
-    or what no layer is at fault for; "" otherwise.
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``error``: why it would raise one, or "".
 
+    ``zero_eps``: (class, eps) of an optimizer whose eps is 0 in half weights, a fault of no layer; None if none is.
     ``kept``: the value for keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
     None if no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: the result
     of ``StepFaults.margins`` for the level without layers in float32, over all recorded steps.
@@ -58,7 +57,8 @@ class Prediction(NamedTuple):
     safe_scale: Optional[float]
     skips: int
     faults: List[Fault]
-    reason: str
+    error: str
+    zero_eps: Optional[Tuple[str, float]]
     margins: dict
 
 
@@ -86,19 +86,19 @@ class _Forecast:
     def prediction(self):
         level = self._level
         if level.low is None:
-            return Prediction(level.name, WORKS, (), None, 0, [], "", {})
+            return Prediction(level.name, WORKS, (), None, 0, [], "", None, {})
         outcome = self._outcome(level)
         if not outcome.faults:
-            return self._made(WORKS, (), outcome, outcome, "")
+            return self._made(WORKS, (), outcome, outcome)
         zero_eps = self._zero_eps(level)
-        kept, error = None if zero_eps else self._search(outcome), outcome.error or zero_eps
+        kept = None if zero_eps else self._search(outcome)
         if kept is not None:
-            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)), error)
-        return self._made(FAILS, (), outcome, outcome, error)
+            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)))
+        return self._made(FAILS, (), outcome, outcome, zero_eps)
 
-    def _made(self, kind, kept, outcome, final, error):
-        faults = outcome.faults
-        return Prediction(self._level.name, kind, kept, final.safe_scale, final.skips, faults, error, outcome.margins)
+    def _made(self, kind, kept, outcome, final, zero_eps=None):
+        name, (faults, _, _, error, margins) = self._level.name, outcome
+        return Prediction(name, kind, kept, final.safe_scale, final.skips, faults, error or "", zero_eps, margins)
 
     # -- one candidate -------------------------------------------------------------------------------------------------
 
@@ -213,10 +213,9 @@ class _Forecast:
         return [each for each in broken if not self._is_kept(each, level)]
 
     def _zero_eps(self, level):
-        """Return that an optimizer's eps is 0 in half weights, which is a fault of no layer; "" if none is."""
+        """Return ``Prediction.zero_eps``."""
         broken = [] if level.has_masters else self._broken_params(level)
-        zero = [each for each in broken if 0.0 < each.eps < 2.0**TO_ZERO]
-        return f"{zero[0].optimizer}'s eps of {zero[0].eps:g} is 0 in {dtype_name(level.low)}" if zero else ""
+        return next(((each.optimizer, each.eps) for each in broken if 0.0 < each.eps < 2.0**TO_ZERO), None)
 
     @staticmethod
     def _is_kept(param, level):
