@@ -12,7 +12,15 @@ from ..model.loops_without_apex import AMPCOMPAT
 from ..model.names import Names
 from ..model.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from ..model.source import Source
-from . import initialize_rules, other_rules, scale_loss_rules, scripts, torch_amp_rules
+from . import (
+    cast_function_rules,
+    checkpoint_rules,
+    initialize_rules,
+    launch_rules,
+    scale_loss_rules,
+    started_scripts,
+    torch_amp_rules,
+)
 from .check_report import CheckReport
 from .text_files import TextFile, required_in_setup
 
@@ -74,9 +82,9 @@ class _Project:
         except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and other_rules.uses_cuda(data))
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launch_rules.uses_cuda(data))
         if kind == code_files.PYTHON:
-            self.training += [path] if scripts.HINTS.search(data) else []
+            self.training += [path] if started_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
         if kind in (code_files.SHELL, code_files.REQUIREMENTS):
             if b"apex" in data.lower() or b"torch" in data:
@@ -134,10 +142,10 @@ class _Project:
                 reason = "nested too deeply to search for problems"
                 self.report.broken.append(Broken(SourcePlace(path, 1), reason, True))
         self._binary_cross_entropy(imports, asked)
-        self.report.scripts = scripts.find_scripts(self, imports)
+        self.report.scripts = started_scripts.find_scripts(self, imports)
         self._copies_of_apex()
         self._torch_amp()
-        self.report.forced, limits = scripts.find_forced_scripts(self, imports)
+        self.report.forced, limits = started_scripts.find_forced_scripts(self, imports)
         self.report.findings += limits
         self.report.finish()
 
@@ -149,10 +157,10 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source)
-        self.report.findings += other_rules.launching(source)
+        self.report.findings += launch_rules.launching(source)
         self.report.findings += scale_loss_rules.check(source, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
-            self.report.findings += other_rules.checkpoints(source)
+            self.report.findings += checkpoint_rules.checkpoints(source)
 
     def _binary_cross_entropy(self, imports, asked):
         """Search the files that call ``amp.initialize``, and the files of the project that they import."""
@@ -165,7 +173,7 @@ class _Project:
         for path in sorted(reached):
             source = self.source(path)
             if source is not None:
-                self.report.findings += other_rules.binary_cross_entropy(source)
+                self.report.findings += cast_function_rules.binary_cross_entropy(source)
 
     def _torch_amp(self):
         """Search the files that train without Apex."""

@@ -3,8 +3,8 @@
 Requires LibCST, in the extra ``migrate``.
 """
 
+from .from_apex import migrate
 from .parsed_script import Migration
-from .script import migrate
 from .to_level import write_level
 
 __all__ = ["Migration", "migrate", "write_level"]

@@ -7,7 +7,7 @@ from typing import NamedTuple, Tuple
 
 from ..model.loops_without_apex import LEVELS, LoopsWithoutApex
 from ..model.source import is_script
-from .other_rules import chooses_device
+from .launch_rules import chooses_device
 
 #: How many files without Apex are read, to check whether they import one with it, or train.
 _MOST = 500
