@@ -2,6 +2,8 @@
 
 import math
 import os
+import re
+import threading
 
 import pytest
 import torch
@@ -135,17 +137,30 @@ def test_a_twin_with_an_epsilon_of_0_is_not_finite_and_the_optimizer_is_untouche
     assert optimizer.state[param]["exp_avg"].dtype is torch.float32 and optimizer.state[param]["step"] == 3
 
 
-def test_an_optimizer_that_cannot_step_in_half_is_told():
-    class Odd(torch.optim.SGD):
-        def step(self, closure=None):
-            if self.param_groups[0]["params"][0].dtype is torch.float16:
-                raise RuntimeError("no half here")
-            return super().step(closure)
+class NoHalf(torch.optim.SGD):
+    """Steps on float32 params only."""
 
+    def step(self, closure=None):
+        """Step."""
+        if self.param_groups[0]["params"][0].dtype is torch.float16:
+            raise NotImplementedError
+        return super().step(closure)
+
+
+class Locked(torch.optim.SGD):
+    """Holds what cannot be copied."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("kind, problem", [(NoHalf, "NotImplementedError"), (Locked, "cannot pickle|can't pickle")])
+def test_an_optimizer_that_cannot_step_in_half_is_told(kind, problem):
     model = Net()
-    events, _ = record(lambda: train(model, optimizer=Odd(model.parameters(), lr=0.05)))
-    found = next(event["forecast"] for event in events if "forecast" in event)
-    assert found["details"]["problems"] == {"Odd": "no half here"}
+    events, _ = record(lambda: train(model, optimizer=kind(model.parameters(), lr=0.05)))
+    (found,) = [event["forecast"]["details"]["problems"] for event in events if "forecast" in event]
+    assert list(found) == [kind.__name__] and re.match(problem, found[kind.__name__])
 
 
 class Casting(torch.nn.Module):

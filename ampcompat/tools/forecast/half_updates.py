@@ -32,7 +32,7 @@ class HalfUpdates:
         self._counts = {}  # id(optimizer) -> its steps
         self._starts = {}  # param -> (its float32 values, its half values before the first step; now)
         self._rows = []  # (param, what ``_compared`` returns)
-        self.problems = {}  # optimizer class -> why it could not step in half
+        self.problems = {}  # optimizer class -> why no copy of it could step in half
 
     def before_step(self, optimizer):
         """Step with the twin, using the gradients that the optimizer is about to use."""
@@ -48,11 +48,19 @@ class HalfUpdates:
         try:
             twin.step()
         except Exception as error:  # an optimizer may not support something: the report says so
-            self.problems[type(optimizer).__name__] = str(error).strip().splitlines()[0]
+            self._note(error, optimizer)
             self._twins[id(optimizer)] = optimizer, None
 
+    def _note(self, error, optimizer):
+        self.problems[type(optimizer).__name__] = (str(error).strip() or type(error).__name__).splitlines()[0]
+
     def _twin(self, optimizer):
-        twin = OptimizerTwin(optimizer, self._dtype)
+        """Return a new twin; None if the optimizer cannot be copied."""
+        try:
+            twin = OptimizerTwin(optimizer, self._dtype)
+        except Exception as error:
+            self._note(error, optimizer)
+            return None
         for param, half in twin.pairs:
             self._starts[param] = param.detach().clone(), half.detach().clone(), half
         return twin
