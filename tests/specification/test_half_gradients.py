@@ -25,6 +25,7 @@ from helpers.networks import (
     make_network,
     session_of,
     settings_at,
+    settings_of,
     train_step,
     weights_of,
 )
@@ -235,6 +236,26 @@ def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change,
     assert distance(expected, unchanged) > 0.1 * moved, "the change has an effect"
     weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
     assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
+
+
+@paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, EACH_CHANGE, [0, 1])
+def test_what_a_script_changes_reaches_every_optimizer_of_a_param(setting, change, steps_first):
+    with session_of(setting):
+        model = smooth_network(setting)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=RATE / 2) for _ in range(2)]
+        initialize(setting, model, optimizers, loss_scale=64.0)
+        for step in range(3):
+            loops.backward(loss_of(model, step), optimizers)
+            change(model)
+            optimizers[steps_first].step()
+            optimizers[1 - steps_first].step()
+            optimizers[step % 2].zero_grad()
+        found = {name: param.detach().clone() for name, param in model.named_parameters()}
+    before, expected = trained_by_hand(setting, change, 1)
+    _, unchanged = trained_by_hand(setting, lambda model: None, 1)
+    moved = max(distance(expected, before), distance(unchanged, before))
+    rounding = torch.finfo(setting.low).eps if setting.casts_weights else 0.0
+    assert distance(found, expected) <= tolerance(setting) * moved + 4 * rounding
 
 
 # -- what scripts read -------------------------------------------------------------------------------------------------

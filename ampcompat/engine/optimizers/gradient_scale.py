@@ -81,7 +81,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
-        self._shown = ShownGradients()
+        self._shown = ShownGradients(record.session.masters.others)
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
@@ -99,7 +99,7 @@ class HeldGradients:
         self._thread = get_ident()
         self._record.follow_groups()
         self._masters.begin()
-        self._shown.take_changes()
+        self.take_changes()
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
@@ -215,7 +215,7 @@ class HeldGradients:
         """
         if self._record.open_blocks or self._thread != get_ident():
             return None
-        self._shown.take_changes()
+        self.take_changes()
         params = self._record.leaf_params()
         gradients = list(map(stored_gradient, params))
         held = [gradient for gradient in gradients if gradient is not None]
@@ -266,7 +266,7 @@ class HeldGradients:
                     "scaled. Call it after the block."
                 )
             self._move_plain_gradients(may_stay=True)
-        self._shown.take_changes()
+        self.take_changes()
         self._check_unscaled()
 
     def _check_unscaled_in_backward(self):
@@ -300,7 +300,7 @@ class HeldGradients:
         """Make the gradients of the masters what a step would use; within a block they are left alone."""
         self._masters.refresh(new_only=True)
         self.widen()
-        self._shown.take_changes()
+        self.take_changes()
 
     def widen(self):
         """Make gradients that stayed half those of their masters."""
@@ -325,13 +325,14 @@ class HeldGradients:
         if isinstance(self.state, ScaledByOther):
             return
         shared = [(param, stored_gradient(param)) for param in self._shared_params()]
-        self._shown.take_changes()
+        self.take_changes()
         with torch.no_grad():
             self._masters.move_gradients(None, 1.0, may_stay)
         self._shown.follow()
         for record in self._record.session.records if shared else ():
             if record is not self._record:
                 record.masters.add_gradients(shared)
+                record.gradients.follow()
         scalers = self._record.configuration.scalers
         if isinstance(self.state, Unscaled) and not any([scaler.is_static_one() for scaler in scalers]):
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
@@ -356,8 +357,10 @@ class HeldGradients:
         self._shown.was_set(model, master, before, stays=self._are_in_pass() or may_stay)
 
     def take_changes(self):
-        """Give the masters what the script has changed in ``.grad`` of half params."""
-        self._shown.take_changes()
+        """Give the masters what the script has changed in ``.grad`` of half params, which others may show too."""
+        session = self._record.session
+        for record in session.records if session.masters.shared_ids else [self._record]:
+            record.gradients._shown.take_changes()
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -367,12 +370,15 @@ class HeldGradients:
 
     def clear(self, set_to_none):
         """Do for half params what ``zero_grad`` does for their masters; drop gradients that were set aside."""
-        self._masters.clear_half_gradients(set_to_none)
         shared = self._shared_params()
+        if shared:
+            self.take_changes()
+        self._masters.clear_half_gradients(set_to_none)
         for record in self._record.session.records:
             record.gradients.drop_set_aside(self._masters.unpaired_params)
             if shared and record is not self._record:
                 record.masters.clear_gradients_of(shared, set_to_none)
+                record.gradients.follow()
         if set_to_none:
             self._shown.clear()
         self.state = Unscaled()

@@ -133,6 +133,13 @@ class SessionMasters:
         entry = self._newest(param)
         return None if entry is None else entry.master
 
+    def others(self, param, master):
+        """Return the masters of a half param that other optimizers have than that of ``master``."""
+        if id(param) not in self.shared_ids:
+            return []
+        known = [each for each in self._entries_of(param) if each.gradients() is not None]
+        return [each.master for each in known if each.master is not master]
+
     def release(self, param):
         """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
         entries = [each._replace(model=None) for each in self._entries_of(param)]

@@ -67,9 +67,15 @@ class GradientsOnRead:
 
 
 class ShownGradients:
-    """Gradients of half params that the script has read or assigned."""
+    """Gradients of half params that the script has read or assigned.
 
-    def __init__(self):
+    Args:
+        others: called with a half param and its master; returns the masters that other optimizers have of the param,
+            which get the script's changes too.
+    """
+
+    def __init__(self, others):
+        self._others = others
         self._shown = {}  # id(half param) -> ``ShownGradient``
 
     def show(self, model, master):
@@ -100,14 +106,16 @@ class ShownGradients:
             stays: the assigned gradient stays there, and nothing else is left.
         """
         shown, gradient = self._shown.pop(id(model), None), stored_gradient(model)
-        wide = stored_gradient(master)
+        wide, masters = stored_gradient(master), [master, *self._others(model, master)]
         if gradient is None or stays:
-            set_stored_gradient(master, None)
+            for each in masters:
+                set_stored_gradient(each, None)
             return
         set_stored_gradient(model, None)
         with torch.no_grad():
             if wide is None or before is not None:
-                set_stored_gradient(master, widened(gradient, master).detach())
+                for each in masters:
+                    set_stored_gradient(each, widened(gradient, each).detach())
                 copy = gradient.detach().clone()
             else:
                 copy = rounded(wide, model) if shown is None else shown.copy
@@ -118,7 +126,10 @@ class ShownGradients:
         if self._shown:
             with torch.no_grad():
                 for shown in self._shown.values():
-                    shown.take(shown.changes())
+                    changes = shown.changes()
+                    shown.take(changes)
+                    for master in self._others(shown.model, shown.master):
+                        _change(master, changes)
             self.follow()
 
     def follow(self):
@@ -166,14 +177,10 @@ class ShownGradient:
 
     def take(self, changes):
         """Give the master the script's ``changes``."""
-        if changes is None:
-            return
-        is_changed, wide = changes
-        exact = stored_gradient(self.master)
-        if is_changed is None or exact is None or exact.is_sparse:
-            set_stored_gradient(self.master, wide)
+        if changes is not None and stored_gradient(self.master) is None:
+            set_stored_gradient(self.master, changes[1])
         else:
-            exact.copy_(torch.where(is_changed, wide, exact))
+            _change(self.master, changes)
 
     def follow(self):
         """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
@@ -191,6 +198,18 @@ class ShownGradient:
         else:
             self.gradient.detach().copy_(values)
         self.copy = values.clone() if values is self.gradient else values
+
+
+def _change(master, changes):
+    """Change the gradient that a master has by the ``changes`` of a ``ShownGradient``."""
+    exact = stored_gradient(master)
+    if changes is None or exact is None:
+        return
+    is_changed, wide = changes
+    if is_changed is None or exact.is_sparse:
+        set_stored_gradient(master, wide.clone())
+    else:
+        exact.copy_(torch.where(is_changed, wide, exact))
 
 
 def widened(gradient, master):
