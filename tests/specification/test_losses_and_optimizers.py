@@ -176,6 +176,23 @@ def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
             assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
 
 
+@each_setting_and_stored
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of_them(setting, index):
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        torch.nn.init.ones_(model.weight)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
+        initialize(setting, model, optimizers, loss_scale=8.0)
+        for step in range(2):
+            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+            assert bool((model.weight.grad.to(setting.high) == 1.0).all())
+            model.weight.grad.mul_(0.5)
+            optimizers[index].step()
+            assert bool((model.weight.detach().double() == 1.0 - 0.125 * (step + 1)).all())
+            optimizers[index].zero_grad()
+
+
 class Failing(Observer):
     def initialized(self, session, models, optimizers):
         raise ZeroDivisionError

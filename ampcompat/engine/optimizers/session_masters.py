@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...support.swapped_tensors import holders
+from ...support.tensor_lists import stored_gradient
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from ...support.weak_list import WeakList
 from .half_and_master_chunks import kept_where_equal
@@ -42,7 +43,7 @@ class SessionMasters:
         self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> its ``MasterEntry`` objects, those of the newest optimizer last
-        self._gradients = GradientsOnRead(self._entries, self._newest)
+        self._gradients = GradientsOnRead(self._entries, self._showing)
         self.shared_ids = set()  # ids of half params that are in several optimizers
         self._owners = WeakList()  # the ``OptimizerMasters``
         self._watches_methods = False
@@ -95,6 +96,13 @@ class SessionMasters:
             if entry.gradients() is not None:
                 return entry
         return entries[-1] if entries else None
+
+    def _showing(self, param):
+        """Return the ``MasterEntry`` whose gradient ``.grad`` of a half param shows: the newest that has one."""
+        for entry in reversed(self._entries_of(param)):
+            if entry.gradients() is not None and stored_gradient(entry.master) is not None:
+                return entry
+        return self._newest(param)
 
     def may_store(self, params):
         """Return whether these half params and masters may be stored: nothing can write to them unseen.

@@ -23,11 +23,11 @@ class GradientsOnRead:
 
     Args:
         entries: a dict whose keys are the ids of half params.
-        newest: called with a param; returns its ``MasterEntry`` in the newest optimizer, or None.
+        showing: called with a param; returns the ``MasterEntry`` whose gradient ``.grad`` shows, or None.
     """
 
-    def __init__(self, entries, newest):
-        self._entries, self._newest = entries, newest
+    def __init__(self, entries, showing):
+        self._entries, self._showing = entries, showing
         self._is_open = False
 
     def open(self, patches):
@@ -42,7 +42,7 @@ class GradientsOnRead:
 
     def _holder(self, param):
         """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
-        entry = self._newest(param)
+        entry = self._showing(param)
         if entry is None or not entry.shows_gradients:
             return None, None
         return entry.gradients(), entry.master
