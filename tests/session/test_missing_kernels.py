@@ -6,6 +6,7 @@ import torch
 import ampcompat
 from ampcompat import amp, opt_levels
 from ampcompat.errors import AmpError
+from ampcompat.support import terminal
 from ampcompat.support.torch_compat import cpu
 
 MISSING = "\"addmm_impl_cpu_\" not implemented for 'Half'"
@@ -26,6 +27,7 @@ class Raising(torch.nn.Linear):
 def in_no_dtype(monkeypatch):
     monkeypatch.setattr(cpu, "trains_in", lambda dtype: False)
     monkeypatch.setattr(cpu, "differentiates", lambda dtype: True)
+    monkeypatch.setattr(terminal, "script_command", lambda: "train.py --lr 1")  # this process may be a worker's
 
 
 def error_of(level, message):
@@ -41,8 +43,13 @@ def error_of(level, message):
 def test_a_missing_kernel_is_an_error_that_says_what_works(level, message, in_no_dtype):
     error = error_of(level, message)
     assert isinstance(error, AmpError) and str(error.__cause__) == message
-    assert message in str(error) and "opt_level O0" in str(error) and "--dtypes float32,float64" in str(error)
-    assert "O4" not in str(error)
+    assert message in str(error) and "opt_level O0" in str(error) and "O4" not in str(error)
+    assert "by ampcompat run --dtypes float32,float64 train.py --lr 1, or in the block of" in str(error)
+
+
+def test_it_names_no_command_in_a_notebook(in_no_dtype, monkeypatch):
+    monkeypatch.setattr(terminal, "script_command", lambda: None)
+    assert "ampcompat run" not in str(error_of("O2", MISSING))
 
 
 @pytest.mark.parametrize("level", ["O1", "O4"])
