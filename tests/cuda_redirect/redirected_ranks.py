@@ -8,6 +8,7 @@ from ampcompat.cuda_redirect import redirect_device
 
 def train(rank, folder):
     """Return (backend, current device, reduced tensor, mean of the batch norm, gradient, rank 0's gradient)."""
+    torch.distributed.barrier()  # the other rank may not be connected yet
     torch.distributed.destroy_process_group()  # the group that ``ranks`` made
     with redirect_device("cpu"):
         torch.cuda.set_device(rank)
