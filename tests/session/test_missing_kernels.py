@@ -12,6 +12,12 @@ from ampcompat.support.torch_compat import cpu
 MISSING = "\"addmm_impl_cpu_\" not implemented for 'Half'"
 
 
+@pytest.fixture(autouse=True)
+def script(monkeypatch):
+    """Give the process a script, which a worker of pytest-xdist has not."""
+    monkeypatch.setattr(terminal, "script_command", lambda: "train.py --lr 1")
+
+
 @pytest.fixture(params=["O1", "O2", "O3", "O4", "O5"])
 def level(request, monkeypatch):
     monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
@@ -27,7 +33,6 @@ class Raising(torch.nn.Linear):
 def in_no_dtype(monkeypatch):
     monkeypatch.setattr(cpu, "trains_in", lambda dtype: False)
     monkeypatch.setattr(cpu, "differentiates", lambda dtype: True)
-    monkeypatch.setattr(terminal, "script_command", lambda: "train.py --lr 1")  # this process may be a worker's
 
 
 def error_of(level, message):

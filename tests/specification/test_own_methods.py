@@ -246,15 +246,24 @@ CLEARED = (
 )
 
 
-@paired("setting, when, is_frozen, cleared", SETTINGS, ["before", "within"], [False, True], CLEARED)
-def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, when, is_frozen, cleared):
+#: When groups are rebuilt: (step, whether after its backward pass).
+MOMENTS = [(0, False), (3, False), (3, True)]
+
+
+@paired("setting, moment, is_frozen, cleared", SETTINGS, MOMENTS, [False, True], CLEARED)
+def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, moment, is_frozen, cleared):
+    def rebuild(model, optimizer):
+        model[0].weight.requires_grad_(not is_frozen)
+        optimizer.param_groups[0]["params"] = [param for param in model.parameters() if param.requires_grad]
+
     def train(model, optimizer, pass_on):
         for step in range(6):
-            if step == (0 if when == "before" else 3):
-                model[0].weight.requires_grad_(not is_frozen)
-                optimizer.param_groups[0]["params"] = [param for param in model.parameters() if param.requires_grad]
+            if moment == (step, False):
+                rebuild(model, optimizer)
             optimizer.zero_grad(**cleared)
             pass_on()
+            if moment == (step, True):
+                rebuild(model, optimizer)
             optimizer.step()
 
     reference = network(torch.float64)
