@@ -121,6 +121,10 @@ def define_client_leg(leg, folder, python, run_by):
         constraints = tests / "constraints.txt"
         env = {"PIP_CONSTRAINT": str(constraints)} if constraints.exists() else None
         session.install("-r", str(tests / "requirements.txt"), env=env)
+        if (tests / "releases.txt").exists():  # source releases, for the tests that are in them
+            target = os.path.join(session.virtualenv.location, "releases")
+            options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", target]
+            session.run_install("python", "-m", "pip", "download", *options, "-r", str(tests / "releases.txt"))
         session.run("python", "-c", VERSIONS)
         # Its tests skip where a client cannot be imported, and then a leg that says "skipped" has tested nothing.
         env = {"PYTHONPATH": str(ROOT), "AMPCOMPAT_CLIENT": leg}

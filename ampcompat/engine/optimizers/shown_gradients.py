@@ -1,10 +1,10 @@
 """What ``.grad`` of an optimizer's half params shows to the script, and what the script changes in it.
 
-True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when it is
-first read (``GradientsOnRead``), so that it takes no memory where nobody does, and that stays the same until the
-gradients are cleared. Nobody is told when a script writes to it, so its
-values are compared with a copy: at the beginning of a pass, at a step, and where masters are asked for. The masters
-get the elements that differ, and the tensor gets what the masters have then.
+True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when ``.grad``
+is first read (``GradientsOnRead``), so that a script that does not read it needs no memory for it, and that stays the
+same until the gradients are cleared. Nobody is told when a script writes to it, so its values are compared with a copy:
+at the beginning of a pass, at a step, and where masters are asked for. The masters get the elements that differ, and
+the tensor gets what the masters have then.
 """
 
 import weakref

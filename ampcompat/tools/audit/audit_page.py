@@ -3,11 +3,11 @@
 import html
 import os
 
-from ...abtest.report import build_charts
+from ...abtest import report as report_package
 from ...abtest.report.number_format import share
 from . import audit_text
 
-_STYLE = os.path.join(os.path.dirname(os.path.abspath(build_charts.__file__)), "page.css")
+_STYLE = os.path.join(os.path.dirname(os.path.abspath(report_package.__file__)), "page.css")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
