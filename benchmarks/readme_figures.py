@@ -37,12 +37,12 @@ def figures():
     memory = {each["level"].split(",")[0]: each for each in tables(found["memory.py"])[0]}
     (forward,) = [each["O1"] for each in tables(found["calls_per_forward.py"])[0] if each[""] == "ratio"]
     return [
-        f"| forward pass of four small encoder layers | {forward} | | `torch.autocast` by hand | B |",
-        "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` | B |".format(
+        f"| forward pass of four small encoder layers | {forward} | | `torch.autocast` by hand |",
+        "| unscaling and `step()`, 8 to 2000 parameter tensors | {} | {} | `torch.amp.GradScaler` |".format(
             *(span(ratios) for ratios in zip(*steps))
         ),
         "| memory of a step with fused Adam, bytes per parameter element | {} | {}; O5 with remainders: {} | "
-        "float32: {}; Apex at O2: 20 | A |".format(
+        "float32: {}; Apex at O2: 20 |".format(
             *(memory[level]["fused Adam"] for level in ("O0", "O2", "O5")), memory["O0"]["formula"]
         ),
     ]
