@@ -23,7 +23,8 @@ from .forecast_command import agreement, print_forecast, run_forecast
 from .run_progress import make_progress
 from .watched_run import STEPS
 
-ALL_FAILED = 1
+#: The exit code where no level, or not the baseline, can be judged, or where a file cannot be written.
+NOT_JUDGED = 1
 
 
 def ab(arguments):
@@ -43,17 +44,17 @@ def ab(arguments):
         return 0
     interrupted = _run_and_print(parser, options, report, planned, missing)
     if not _write_files(parser, options, report):
-        return ALL_FAILED
+        return NOT_JUDGED
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
     failed_on = fail_on_options.exit_code(parser.prog, options, report, summarize(report))
-    if not all(run.status == "failed" for run in report.runs.values()):
-        return failed_on
-    line = advice_without_cuda(options, report, arguments)
+    failed = [level for level, run in report.runs.items() if run.status == "failed"]
+    line = advice_without_cuda(options, report, arguments) if len(failed) == len(report.runs) else None
     if line is not None:
         print(line, file=sys.stderr)
-    return failed_on or ALL_FAILED
+    is_judged = report.baseline not in failed and len(failed) < len(report.runs)
+    return failed_on or (0 if is_judged else NOT_JUDGED)
 
 
 def _run_and_print(parser, options, report, planned, missing):

@@ -203,7 +203,7 @@ class _Runner:
     """Does runs in child processes; ``children`` has each ``(PlannedRun, SubprocessRun)`` that was started."""
 
     def __init__(self, options, report, progress):
-        self.children = []
+        self.children, self._is_ending = [], False
         self._options, self._report, self._progress = options, report, progress
         recorded = [each for run in report.runs.values() for each in [run] + run.repeats]
         self._known = [run.identity for run in recorded if run.status in FINISHED]
@@ -219,7 +219,20 @@ class _Runner:
         try:
             run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
         finally:
-            _end_all(pool, self.children)
+            self._end_all(pool)
+
+    def _end_all(self, pool):
+        """End all runs; a second Ctrl-C kills their processes."""
+        self._is_ending = True
+        while True:
+            for _, child in self.children:
+                child.interrupt()
+            try:
+                pool.shutdown()
+                self._is_ending = False
+                return
+            except KeyboardInterrupt:
+                continue
 
     def starts_long(self):
         """Return whether a run trained for less time than it took to start."""
@@ -233,6 +246,8 @@ class _Runner:
         name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
         child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
         self.children.append((planned, child))
+        if self._is_ending:  # this thread began while the others were interrupted
+            child.interrupt()
 
         def check(event):
             if "environment" in event:
@@ -284,17 +299,6 @@ def share_variables(has_launcher):
 
 
 # -- the end of runs, and the file -------------------------------------------------------------------------------------
-
-
-def _end_all(pool, children):
-    """End all runs; a second Ctrl-C kills their processes."""
-    while True:
-        for _, child in children:
-            child.interrupt()
-        try:
-            return pool.shutdown()
-        except KeyboardInterrupt:
-            continue
 
 
 def _check_versions(known, planned, identity, source):
