@@ -53,7 +53,7 @@ def refused():
 def _told(module):
     if module == "apex.amp":
         partial = sorted(each for each in alias_names.PARTIAL if each.startswith("apex.amp."))
-        return f"except for the API from before 2019, which is only partially supported: {_listed(partial)}"
+        return f"the API from before 2019 in part: {_listed(partial)}"
     return NOTES.get(module) or _listed(public_names(module))
 
 

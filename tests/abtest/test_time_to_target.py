@@ -36,7 +36,7 @@ def test_the_target_is_the_baselines_end_within_one_percent():
 
 
 @pytest.mark.parametrize(
-    "target, told", [(None, "loss reaches the baseline's final one"), ("loss=2", "loss reaches 2")]
+    "target, told", [(None, "loss is within 1 % of the baseline's final one"), ("loss=2", "loss reaches 2")]
 )
 @pytest.mark.parametrize("seconds, unit", [(1.0, "time"), (None, "steps")])
 def test_below_the_table_a_sentence_says_what_the_column_has(target, told, seconds, unit):

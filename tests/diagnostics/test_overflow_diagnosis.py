@@ -201,7 +201,7 @@ def test_weights_that_are_nan_are_named():
         model.last.bias[0] = float("nan")
     diagnosis = train(model, 1, squared, opt_level="O1")
     assert "module last" in diagnosis.findings[0][1]
-    assert "last.bias is nan" in diagnosis.findings[0][1]
+    assert "last.bias has nan" in diagnosis.findings[0][1]
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------------

@@ -68,9 +68,9 @@ def describe(report):
 def until(report):
     """Return the end of a sentence on a report's target: what reaches it."""
     given = report.environment.get("target")
-    return (
-        "{} reaches {:g}".format(*parse(given)) if given else f"{_loss_name(report)} reaches the baseline's final one"
-    )
+    if given:
+        return "{} reaches {:g}".format(*parse(given))
+    return f"{_loss_name(report)} is within {100 * TOLERANCE:g} % of the baseline's final one"
 
 
 def _loss_name(report):

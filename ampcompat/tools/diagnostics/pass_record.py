@@ -157,7 +157,7 @@ def _bad_weights(weights, output):
         for name, value in weights
         if module.is_whole or (name.path.startswith(module.path + ".") and name.model == module.model)
     ]
-    return [f"{name} is {kind}" for name, kind in own if kind]
+    return [f"{name} has {kind}" for name, kind in own if kind]
 
 
 def weight_maxima(models):
