@@ -53,9 +53,9 @@ from .engine.session.registered_functions import (
 from .engine.session.training_session import new_session
 from .errors import hide_internal_frames
 from .support.patching import run_after
-from .tools.diagnostics.diagnosis import add_diagnosis
-from .tools.diagnostics.skip_limit import set_skip_limit
-from .tools.step_statistics.added_observers import add_observers
+from .trace.skipped_steps.diagnosis import add_diagnosis
+from .trace.skipped_steps.skip_limit import set_skip_limit
+from .trace.step_statistics.added_observers import add_observers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported at run time

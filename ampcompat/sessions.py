@@ -19,10 +19,10 @@ from .engine.session.training_session import Session, new_session
 from .errors import AmpError, AmpTypeError
 from .support.observer import Observer
 from .support.patching import run_after
-from .tools.diagnostics.diagnosis import add_diagnosis, find_diagnosis
-from .tools.diagnostics.gradient_histogram import Histogram
-from .tools.step_statistics.added_observers import add_observers
 from .trace.exponents import ExponentCounts
+from .trace.skipped_steps.diagnosis import add_diagnosis, find_diagnosis
+from .trace.skipped_steps.gradient_histogram import Histogram
+from .trace.step_statistics.added_observers import add_observers
 
 __all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
 
@@ -147,7 +147,7 @@ def gradient_histogram(source: Union[GradientSource, List[GradientSource], None]
             since ``amp.initialize``, a sample of every tenth backward pass.
 
     Returns:
-        A ``tools.diagnostics.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` return text.
+        A ``trace.skipped_steps.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` return text.
         ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (below 2**-24),
         ``subnormal_fraction()`` is that of values with fewer bits, ``overflow_fraction()`` that of values above 65504.
         At a loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.

@@ -15,7 +15,7 @@ from case_trainings import Body, Net
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 LEVELS = ("O1", "O2", "O3")
 

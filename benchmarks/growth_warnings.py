@@ -20,7 +20,7 @@ import growth_cases
 import torch
 
 import ampcompat
-from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 #: Overflows before this pass come without a history.
 EARLY = 12

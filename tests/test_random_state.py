@@ -12,10 +12,10 @@ import torch
 
 from ampcompat import amp
 from ampcompat.abtest.running import in_process
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.support import random_state
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
-from ..cuda_redirect import missing_cuda
 from ..errors import AmpError
+from ..launch.cuda_redirect import missing_cuda
 from ..scripts.check.initialize_rules import conditional_calls_in
 from ..support import files, terminal
 from ..support.terminal import show

@@ -10,9 +10,9 @@ import sys
 from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
-from ..tools.memory.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
-from ..tools.memory.bytes_by_kind import BytesByKind, MemoryUsage, format_bytes
-from ..tools.memory.report import MemoryReport
+from ..tools.estimate.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
+from ..trace.memory.bytes_by_kind import BytesByKind, MemoryUsage, format_bytes
+from ..trace.memory.report import MemoryReport
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import command_uses_amp, parse_level, script_command
 
@@ -20,7 +20,7 @@ from .run_command import command_uses_amp, parse_level, script_command
 PLACEHOLDER = "{batch}"
 
 #: What the child process runs.
-MODULE = "ampcompat.tools.memory.script_child"
+MODULE = "ampcompat.tools.estimate.script_child"
 
 FAILED = 1
 

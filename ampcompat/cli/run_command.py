@@ -14,8 +14,8 @@ import sys
 from ..abtest.planned_run import script_file
 from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
-from ..cuda_redirect import missing_cuda
 from ..engine.session.process_state import OBSERVED, OVERRIDES
+from ..launch.cuda_redirect import missing_cuda
 from ..scripts.model import code_files
 from ..scripts.model.imports import uses_amp
 from ..support.child_environment import ChildEnvironment

@@ -16,7 +16,7 @@ SITE = os.path.join(_PACKAGE, "apex", "site")
 
 #: The folder of the ``sitecustomize.py`` that reads ``device`` and ``forces_level``. Python imports such a module when
 #: it starts. No other way reaches every child (spawned, forked, started by torchrun) without changing the command.
-STARTUP = os.path.join(_PACKAGE, "cuda_redirect", "site")
+STARTUP = os.path.join(_PACKAGE, "launch", "site")
 
 #: Variables of torch: torch.compile runs functions uncompiled.
 _UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")

@@ -12,10 +12,10 @@ from ..engine.optimizers.stored_master import check_policy
 from ..engine.session import process_state
 from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
-from .memory.batch_sizes import BatchTable, batch_table
-from .memory.fake_step import Training, measure
-from .memory.memory_observer import measured_step, was_skipped
-from .memory.report import WITHOUT_AMP, MemoryReport, notes_on
+from ..trace.memory.memory_observer import measured_step, was_skipped
+from ..trace.memory.report import WITHOUT_AMP, MemoryReport, notes_on
+from .estimate.batch_sizes import BatchTable, batch_table
+from .estimate.fake_step import Training, measure
 
 __all__ = ["BatchTable", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
 

@@ -15,7 +15,7 @@ import sys
 import types
 from importlib.machinery import ModuleSpec
 
-from ampcompat.cuda_redirect.after_import import ImportHook
+from ampcompat.launch.after_import import ImportHook
 
 #: Packages that scripts only log to or plot with: every name in them is a function that returns another such object.
 SILENT = "wandb matplotlib torch.utils.tensorboard tensorboardX visdom seaborn IPython aim ray wget".split()

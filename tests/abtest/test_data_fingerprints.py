@@ -8,7 +8,7 @@ from helpers import half_kernels
 
 from ampcompat.abtest.recording import data_fingerprints, forced_run
 from ampcompat.abtest.recording.recorder import Recorder
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 

@@ -6,7 +6,7 @@ from helpers import loops
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 pytestmark = [
     pytest.mark.cuda,

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.cuda.comm
 
-from ampcompat.cuda_redirect import name_table, redirect_device
+from ampcompat.cuda_redirect import redirect_device
 from ampcompat.errors import AmpValueError
+from ampcompat.launch.cuda_redirect import name_table
 from ampcompat.support.torch_compat import features, torch_names
 
 IMPORTED = [row for row in name_table.rows() if name_table.lazy_module(row) is None]

@@ -12,7 +12,7 @@ from torch import nn
 import ampcompat
 from ampcompat import amp
 from ampcompat.cuda_redirect import redirect_device
-from ampcompat.cuda_redirect.redirection import Target
+from ampcompat.launch.cuda_redirect.redirection import Target
 
 
 def trained(level, device):
@@ -119,7 +119,7 @@ def test_other_devices_are_not_translated(value):
 
 
 def test_the_backend_of_a_process_group_is_replaced_by_name():
-    from ampcompat.cuda_redirect.replacements.device_arguments import RULES
+    from ampcompat.launch.cuda_redirect.replacements.device_arguments import RULES
 
     backends = {"nccl": "gloo", "NCCL": "gloo", "cpu:gloo,cuda:nccl": "gloo", "gloo": "gloo", "mpi": "mpi", None: None}
     assert {name: RULES["backend"](Target("cpu"), name) for name in backends} == backends

@@ -8,7 +8,7 @@ from helpers import loops
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 
 class Planted(torch.nn.Module):

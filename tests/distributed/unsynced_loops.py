@@ -6,7 +6,7 @@ from helpers import loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel as ApexStyle
-from ampcompat.tools.forced_levels.forced_level import forced
+from ampcompat.launch.forced_levels.forced_level import forced
 
 MICRO, STEPS = 3, 3
 WRAPPERS = {"torch": torch.nn.parallel.DistributedDataParallel, "apex": ApexStyle}

@@ -9,7 +9,7 @@ import torch
 from helpers.processes import RUN, environment, python
 
 from ampcompat.errors import AmpError
-from ampcompat.tools.forced_levels.forced_level import ForcedLevel, is_supported
+from ampcompat.launch.forced_levels.forced_level import ForcedLevel, is_supported
 
 needs_forced_levels = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 
@@ -40,7 +40,7 @@ def script(tmp_path):
 
 def test_without_a_level_or_a_device_the_script_runs_unchanged_and_nothing_is_loaded_for_it(script):
     shown = "[name for name in sys.modules if name.startswith('ampcompat')], os.environ.get('AMPCOMPAT_DEVICE'), "
-    shown += "[entry for entry in sys.path if 'cuda_redirect' in entry], torch.cuda.is_available()"
+    shown += "[entry for entry in sys.path if os.path.join('launch', 'site') in entry], torch.cuda.is_available()"
     done = python(*RUN, script(PLAIN + f"\nimport os\nprint({shown})\n"))
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"[] None [] {torch.cuda.is_available()}\n"

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 if not is_supported():
     pytest.skip("forced levels need torch 2.1", allow_module_level=True)

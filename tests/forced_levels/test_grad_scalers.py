@@ -7,8 +7,8 @@ from torch import nn
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.engine.session import process_state
+from ampcompat.launch.forced_levels.forced_level import forced
 from ampcompat.support.observer import Observer
-from ampcompat.tools.forced_levels.forced_level import forced
 
 pytestmark = pytest.mark.skipif(
     not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="before torch 2.3 GradScaler is for CUDA only"

@@ -15,8 +15,8 @@ from torch.nn import functional
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow

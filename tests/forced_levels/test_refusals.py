@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ampcompat.errors import AmpError
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 LINE = r"test_refusals\.py:\d+"

@@ -10,7 +10,7 @@ from torch.nn import functional
 from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.errors import AmpNotImplementedError
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 

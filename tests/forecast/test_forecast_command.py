@@ -9,7 +9,7 @@ from helpers import forked
 
 from ampcompat.cli import forecast_command as command
 from ampcompat.cli import main
-from ampcompat.tools.forced_levels.forced_level import is_supported
+from ampcompat.launch.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import forecast_text
 
 SCRIPT = """

@@ -11,7 +11,7 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import unchanged
 from ampcompat.abtest.judging.verdict import ACCEPTED, BASELINE, judge
 from ampcompat.cli import main
-from ampcompat.tools.forced_levels.forced_level import forced
+from ampcompat.launch.forced_levels.forced_level import forced
 
 #: The levels that are tried, and the dtype that weights then have.
 LEVELS = ("O0", "O1", "O2", "O4", "O5")

@@ -49,7 +49,7 @@ FAULTS_OF_TRAINING = [
     Fault("backoff and growth factor swapped", "LossScaler.advance", "self._scale * self.backoff_factor",
           "self._scale * self.growth_factor", AUTOMATON),
     Fault("hysteresis ignored", "LossScaler.advance", "self._overflows_left <= 0", "True",
-          "diagnostics/test_skip_limit.py loss_scaling/test_hysteresis.py"),
+          "skipped_steps/test_skip_limit.py loss_scaling/test_hysteresis.py"),
     Fault("hysteresis not renewed by growth", "LossScaler.advance", "self._overflows_left = self._hysteresis", "",
           "loss_scaling/test_hysteresis.py"),
     Fault("wrong unscale factor", "LossScaler._unscale_in_place", "factor = 1.0 / scale", "factor = 0.5 / scale",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import ampcompat
 from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools.memory.batch_sizes import LARGEST, batch_table, largest_batch, parse_size
+from ampcompat.tools.estimate.batch_sizes import LARGEST, batch_table, largest_batch, parse_size
 
 IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
 needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)

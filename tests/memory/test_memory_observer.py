@@ -7,7 +7,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.support.nested import BYTES
 from ampcompat.support.observer import Observer
-from ampcompat.tools.memory.memory_observer import MemoryObserver
+from ampcompat.trace.memory.memory_observer import MemoryObserver
 
 
 class StepCounter(Observer):

@@ -11,7 +11,7 @@ from helpers.processes import ROOT
 import ampcompat
 from ampcompat.cli import main
 from ampcompat.errors import AmpError
-from ampcompat.tools.forced_levels.forced_level import forced, is_supported
+from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not is_supported() or not hasattr(torch.amp, "GradScaler"):

@@ -19,7 +19,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.support.observer import Observer
-from ampcompat.tools.diagnostics.diagnosis import OverflowDiagnosis
+from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 NAMESPACES = (torch, torch.Tensor, F)
 

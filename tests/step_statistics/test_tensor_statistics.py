@@ -13,7 +13,7 @@ from helpers.processes import error_line, run_in_process
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpValueError
-from ampcompat.tools.step_statistics import statistics_files
+from ampcompat.trace.step_statistics import statistics_files
 from ampcompat.trace.values import SUMMARY, summary
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="this torch cannot train in half on a CPU")

@@ -7,7 +7,7 @@ import re
 import torch
 
 import ampcompat
-from ampcompat.cuda_redirect import name_table
+from ampcompat.launch.cuda_redirect import name_table
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: Private by spelling only: Python's own, and ours that are set by a string.
@@ -118,4 +118,4 @@ def mentioned():
     for row in name_table.rows():
         for name in row.names:
             if any(is_private(part) for part in (row.owner + "." + name).split(".")):
-                yield "cuda_redirect/name_table.py", row.owner + "." + name
+                yield "launch/cuda_redirect/name_table.py", row.owner + "." + name

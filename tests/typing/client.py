@@ -11,8 +11,8 @@ from ampcompat import amp
 from ampcompat.engine.session.disabled_session import DisabledSession
 from ampcompat.engine.session.training_session import Session
 from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.diagnostics.gradient_histogram import Histogram
 from ampcompat.tools.memory_report_and_estimate import BatchTable, MemoryReport
+from ampcompat.trace.skipped_steps.gradient_histogram import Histogram
 
 net = torch.nn.Linear(8, 1)
 adam = torch.optim.Adam(net.parameters())

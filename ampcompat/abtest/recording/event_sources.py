@@ -1,7 +1,7 @@
 """The other observers of a recorded run, overflow diagnosis and memory measurement, and events from their results."""
 
-from ...tools.diagnostics.diagnosis import OverflowDiagnosis
-from ...tools.memory.memory_observer import MemoryObserver
+from ...trace.memory.memory_observer import MemoryObserver
+from ...trace.skipped_steps.diagnosis import OverflowDiagnosis
 from .layer_errors import LayerErrors
 
 #: Of every twenty steps, ten have hooks for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 
-from ...cuda_redirect.after_import import ImportHook
+from ...launch.after_import import ImportHook
 from ...support.patching import PatchStack
 
 #: Modules with a class ``SummaryWriter``.

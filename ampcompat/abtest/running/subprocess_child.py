@@ -13,9 +13,9 @@ import runpy
 import signal
 import sys
 
+from ...launch.forced_levels.forced_level import forced
 from ...support.child_environment import SITE
 from ...support.patching import PatchStack
-from ...tools.forced_levels.forced_level import forced
 from ..recording import forced_run
 from ..recording.event_log import EventWriter
 from ..recording.recorder import Recorder

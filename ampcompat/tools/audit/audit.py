@@ -6,10 +6,10 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from ...errors import AmpError
+from ...launch.forced_levels.trained_modules import all_modules, outermost
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ..forced_levels.trained_modules import all_modules, outermost
 from . import findings
 from .audit_text import to_text
 from .script_calls import ScriptCalls, StepGradients

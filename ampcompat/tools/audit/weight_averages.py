@@ -7,7 +7,7 @@ model, which half precision rounds away.
 
 import torch
 
-from ..forced_levels.trained_modules import outermost, params_in, trained_params, unwrapped
+from ...launch.forced_levels.trained_modules import outermost, params_in, trained_params, unwrapped
 from .weight_updates import HALF
 
 

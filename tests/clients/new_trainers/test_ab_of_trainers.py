@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import client_modules, forced_trainings
 
-from ampcompat.tools.forced_levels.forced_level import is_supported
+from ampcompat.launch.forced_levels.forced_level import is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
 SCRIPTS = ["accelerate", "lightning", "nanogpt", "timm", "transformers"]

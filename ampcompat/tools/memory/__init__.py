@@ -1,3 +1,0 @@
-"""Measure or estimate the memory of a training step, by kind."""
-
-IS_BOOKKEEPING = True  # see support/script_frames.py
