@@ -13,6 +13,7 @@ from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
 
 from ampcompat.cli import main
+from ampcompat.launch.forced_levels.forced_level import is_supported
 
 
 def read(*path):
@@ -21,7 +22,6 @@ def read(*path):
 
 
 README = read("README.md")
-FIRST_SCRIPT = read("docs", "apex_scripts.md")
 
 
 def blocks(text, kind):
@@ -43,8 +43,19 @@ def module_of(*path):
 
 
 @pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
-def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(tmp_path):
-    (script,), (console,) = blocks(FIRST_SCRIPT, "py"), blocks(FIRST_SCRIPT, "console")
+@pytest.mark.parametrize(
+    "page",
+    [
+        "apex_scripts.md",
+        pytest.param(
+            "scripts_without_apex.md",
+            marks=pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
+        ),
+    ],
+)
+def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(page, tmp_path):
+    text = read("docs", page)
+    (script,), (console,) = blocks(text, "py"), blocks(text, "console")
     (tmp_path / "train.py").write_text(script)
     for shown in console.split("$ ampcompat ")[1:]:
         typed, *output = shown.splitlines()
@@ -90,7 +101,7 @@ def test_the_links_of_a_release_are_absolute():
 
 def test_the_table_of_supported_modules_is_that_of_the_alias():
     support = module_of(".ci", "readme_support.py")
-    table = FIRST_SCRIPT.partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
+    table = read("docs", "apex_scripts.md").partition(support.BEGIN)[2].partition(support.END)[0].splitlines()
     assert table == support.rows(), "run `python .ci/readme_support.py`"
 
 
