@@ -20,7 +20,7 @@ WITHIN = {
     "support": "torch_compat",
     "engine": "op_table casting loss_scaling optimizers models session amp_names",
     "trace": ". skipped_steps step_statistics memory",
-    "scripts": "model",
+    "scripts": "reading",
     "abtest": "packed_numbers schema report_data planned_run row_names report.number_format recording judging report "
     "running",
 }

@@ -7,7 +7,7 @@ import time
 
 from ..scripts.check import check as check_paths
 from ..scripts.check.check_text import to_sarif, to_text
-from ..scripts.model.code_files import kind
+from ..scripts.reading.code_files import kind
 from ..support import terminal
 from ..support.terminal import show
 from .argument_parser import CommandParser

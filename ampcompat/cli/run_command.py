@@ -16,8 +16,8 @@ from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..engine.session.process_state import OBSERVED, OVERRIDES
 from ..launch.cuda_redirect import missing_cuda
-from ..scripts.model import code_files
-from ..scripts.model.imports import uses_amp
+from ..scripts.reading import code_files
+from ..scripts.reading.imports import uses_amp
 from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number

@@ -1,6 +1,6 @@
 """Rules on functions that refuse half inputs at O1."""
 
-from ..model.names import called, last_name
+from ..reading.names import called, last_name
 
 _REGISTRATIONS = ("register_float_function", "register_half_function", "float_function", "disable_casts")
 

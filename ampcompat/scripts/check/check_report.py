@@ -1,6 +1,6 @@
 """The results of ``check``, and whether the code base runs unchanged."""
 
-from ..model.rules import ERROR, NOTE, WARNING
+from ..reading.rules import ERROR, NOTE, WARNING
 
 VERSION = 2
 

@@ -4,8 +4,8 @@ import collections
 import os
 
 from ... import __version__
-from ..model.loops_without_apex import LEVELS
-from ..model.rules import IN_PART, REFUSED, RULES, SUPPORTED
+from ..reading.loops_without_apex import LEVELS
+from ..reading.rules import IN_PART, REFUSED, RULES, SUPPORTED
 from .check_report import SEVERITIES
 
 #: The number of scripts and findings on the first screen.

@@ -3,7 +3,7 @@
 import ast
 import bisect
 
-from ..model.names import called, last_name, string
+from ..reading.names import called, last_name, string
 
 _STATE_DICTS = ("apex.amp.state_dict", "apex.amp.frontend.state_dict")
 

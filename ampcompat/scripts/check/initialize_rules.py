@@ -2,12 +2,12 @@
 
 import ast
 
-from ..model import code_files
-from ..model.calls import INITIALIZE, argument, initialize_calls, names_in
-from ..model.flow import together
-from ..model.names import called, dotted, last_name, string
-from ..model.rules import finding
-from ..model.source import Source
+from ..reading import code_files
+from ..reading.calls import INITIALIZE, argument, initialize_calls, names_in
+from ..reading.flow import together
+from ..reading.names import called, dotted, last_name, string
+from ..reading.rules import finding
+from ..reading.source import Source
 
 #: The calls of ``amp.initialize`` in one function that are examined.
 _MOST = 20

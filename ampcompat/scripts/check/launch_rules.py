@@ -4,8 +4,8 @@ import ast
 import re
 
 from ...apex.package_names import REDUCTION_METHODS
-from ..model.calls import ends_script
-from ..model.names import called, dotted, string
+from ..reading.calls import ends_script
+from ..reading.names import called, dotted, string
 
 _DDP = ("apex.parallel.DistributedDataParallel", "apex.parallel.distributed.DistributedDataParallel")
 #: A Python file with one of these uses CUDA.

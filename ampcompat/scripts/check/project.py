@@ -3,15 +3,15 @@
 import os
 import re
 
-from ..model import code_files
-from ..model.alias_names import EXTENSIONS
-from ..model.apex_names_used import uses
-from ..model.calls import UNKNOWN, asked_levels, default_levels, initialize_calls
-from ..model.imports import ProjectImports
-from ..model.loops_without_apex import AMPCOMPAT
-from ..model.names import Names
-from ..model.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
-from ..model.source import Source
+from ..reading import code_files
+from ..reading.alias_names import EXTENSIONS
+from ..reading.apex_names_used import uses
+from ..reading.calls import UNKNOWN, asked_levels, default_levels, initialize_calls
+from ..reading.imports import ProjectImports
+from ..reading.loops_without_apex import AMPCOMPAT
+from ..reading.names import Names
+from ..reading.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
+from ..reading.source import Source
 from . import (
     cast_function_rules,
     checkpoint_rules,

@@ -2,9 +2,9 @@
 
 import ast
 
-from ..model.calls import CLIPS, SCALE_LOSS, is_backward, is_clipping
-from ..model.flow import steps_of, together
-from ..model.names import called, dotted, last_name
+from ..reading.calls import CLIPS, SCALE_LOSS, is_backward, is_clipping
+from ..reading.flow import steps_of, together
+from ..reading.names import called, dotted, last_name
 
 HANDLES = ("apex.amp.init", "apex.amp.amp.init")
 

@@ -5,8 +5,8 @@ import re
 import shlex
 from typing import NamedTuple, Tuple
 
-from ..model.loops_without_apex import LEVELS, LoopsWithoutApex
-from ..model.source import is_script
+from ..reading.loops_without_apex import LEVELS, LoopsWithoutApex
+from ..reading.source import is_script
 from .launch_rules import chooses_device
 
 #: How many files without Apex are read, to check whether they import one with it, or train.

@@ -3,10 +3,10 @@
 import ast
 import re
 
-from ..model.apex_names_used import use
-from ..model.calls import levels_in_command
-from ..model.names import string
-from ..model.rules import RequestedLevel, finding
+from ..reading.apex_names_used import use
+from ..reading.calls import levels_in_command
+from ..reading.names import string
+from ..reading.rules import RequestedLevel, finding
 
 # Each of these takes time proportional to the text: no part can match what the next part matches too.
 _REQUIRED = re.compile(r"(?:- *)?[\"']?apex(?:\[[\w,]*\])?(?:$|\s*(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*]))")

@@ -2,7 +2,7 @@
 
 import ast
 
-from ..model.calls import (
+from ..reading.calls import (
     CLIPS,
     REGIONS,
     SCALERS,
@@ -13,9 +13,9 @@ from ..model.calls import (
     region_dtype,
     region_enabled,
 )
-from ..model.flow import together
-from ..model.loops_without_apex import LoopsWithoutApex, prefixes
-from ..model.names import called, dotted, last_name, names_used
+from ..reading.flow import together
+from ..reading.loops_without_apex import LoopsWithoutApex, prefixes
+from ..reading.names import called, dotted, last_name, names_used
 
 #: A Python file without any of these has nothing to search for.
 HINTS = ("autocast", "GradScaler", ".scale(", "half", "float16", "dtype=")

@@ -3,7 +3,7 @@
 import libcst as cst
 from libcst.metadata import PositionProvider
 
-from ..model.calls import INITIALIZE, SCALE_LOSS
+from ..reading.calls import INITIALIZE, SCALE_LOSS
 from . import syntax
 from .autocast_regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
 from .branches import MARK, MOVED, Branches

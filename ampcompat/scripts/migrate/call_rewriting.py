@@ -2,7 +2,7 @@
 
 import libcst as cst
 
-from ..model.calls import INITIALIZE
+from ..reading.calls import INITIALIZE
 from . import syntax
 from .precision_setup import PrecisionSetup
 

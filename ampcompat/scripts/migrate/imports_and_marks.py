@@ -4,10 +4,10 @@ import ast
 
 import libcst as cst
 
-from ..model.alias_names import alias_names
-from ..model.apex_names_used import uses
-from ..model.code_files import PYTHON
-from ..model.source import Source
+from ..reading.alias_names import alias_names
+from ..reading.apex_names_used import uses
+from ..reading.code_files import PYTHON
+from ..reading.source import Source
 from . import syntax
 from .branches import MARK, MOVED, negated
 from .variable_passing import DEVICE

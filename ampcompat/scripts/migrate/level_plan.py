@@ -3,13 +3,13 @@
 import ast
 
 from ...errors import AmpError
-from ..model.apex_names_used import uses
-from ..model.calls import HALF_DTYPES, is_backward
-from ..model.code_files import PYTHON
-from ..model.flow import together
-from ..model.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
-from ..model.names import called, dotted, last_name, names_used
-from ..model.source import Source
+from ..reading.apex_names_used import uses
+from ..reading.calls import HALF_DTYPES, is_backward
+from ..reading.code_files import PYTHON
+from ..reading.flow import together
+from ..reading.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
+from ..reading.names import called, dotted, last_name, names_used
+from ..reading.source import Source
 from .torch_amp_use import TorchAmpUse
 from .trained_models import PARALLEL, MovedWrapper, TrainedModels
 

@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Tuple
 import libcst as cst
 
 from ...errors import AmpError
-from ..model.source import parse
+from ..reading.source import parse
 from . import syntax
 
 #: The deepest syntax tree that LibCST rewrites within Python's default limit of recursion.

@@ -4,8 +4,8 @@ import ast
 
 import libcst as cst
 
-from ..model.calls import SCALE_LOSS, option_of
-from ..model.names import called, string
+from ..reading.calls import SCALE_LOSS, option_of
+from ..reading.names import called, string
 from . import syntax
 from .branches import negated
 

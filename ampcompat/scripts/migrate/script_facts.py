@@ -3,8 +3,8 @@
 import ast
 from typing import NamedTuple
 
-from ..model.apex_names_used import uses
-from ..model.calls import (
+from ..reading.apex_names_used import uses
+from ..reading.calls import (
     SCALE_LOSS,
     argument,
     initialize_calls,
@@ -14,10 +14,10 @@ from ..model.calls import (
     names_in,
     passed,
 )
-from ..model.code_files import PYTHON
-from ..model.flow import together
-from ..model.names import Names, called, dotted, imports_of, last_name, names_used, string
-from ..model.source import Source
+from ..reading.code_files import PYTHON
+from ..reading.flow import together
+from ..reading.names import Names, called, dotted, imports_of, last_name, names_used, string
+from ..reading.source import Source
 from .precision_setup import Options
 
 

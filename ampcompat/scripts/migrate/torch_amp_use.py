@@ -2,8 +2,8 @@
 
 import ast
 
-from ..model.calls import REGIONS, SCALERS, region_enabled
-from ..model.names import dotted, last_name
+from ..reading.calls import REGIONS, SCALERS, region_enabled
+from ..reading.names import dotted, last_name
 
 #: Options of both ``GradScaler`` and ``amp.initialize``.
 _OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")

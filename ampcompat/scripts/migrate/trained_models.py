@@ -2,8 +2,8 @@
 
 import ast
 
-from ..model.calls import passed
-from ..model.names import VariableNames, as_written, dotted, inside, last_name
+from ..reading.calls import passed
+from ..reading.names import VariableNames, as_written, dotted, inside, last_name
 
 #: Wrappers of a model that are called instead of it. The first two must come after ``amp.initialize``.
 PARALLEL = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from ...errors import AmpError, AmpValueError
-from ...scripts.model.source import declared_options
+from ...scripts.reading.source import declared_options
 from ...support.terminal import aligned
 from ...trace.memory.bytes_by_kind import format_bytes
 
