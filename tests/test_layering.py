@@ -29,8 +29,9 @@ OVERRIDES = {
     "CastBackend": vars(CastBackend),
     "OpTableBackend": vars(CastBackend),
 }
-#: The folders site/ hold the alias ``apex``, a package of its own that imports the public API.
-MODULES = sorted(path for path in ROOT.rglob("*.py") if "site" not in path.relative_to(ROOT).parts)
+FILES = sorted(ROOT.rglob("*.py"))
+#: The folders site/ are not part of the package: they have the alias ``apex``, and the module that Python starts with.
+MODULES = [path for path in FILES if "site" not in path.relative_to(ROOT).parts]
 IDS = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
@@ -97,7 +98,7 @@ def imports_up(height):
     """Return the imports of a module that is higher than the importing one, those for types and late ones included."""
     return [
         f"{dotted_name(path)} imports {name}"
-        for path in MODULES
+        for path in FILES
         for name in sorted(imported(path))
         if dotted_name(path) and height(name) > height(dotted_name(path))
     ]

@@ -12,9 +12,8 @@ from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..errors import AmpError
-from ..launch.cuda_redirect import missing_cuda
 from ..scripts.check.initialize_rules import conditional_calls_in
-from ..support import files, terminal
+from ..support import files, missing_cuda, terminal
 from ..support.terminal import show
 from .ab_find_keep_fp32 import find_in_processes
 

@@ -15,9 +15,9 @@ from ..abtest.planned_run import script_file
 from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..engine.session.process_state import OBSERVED, OVERRIDES
-from ..launch.cuda_redirect import missing_cuda
 from ..scripts.reading import code_files
 from ..scripts.reading.imports import uses_amp
+from ..support import missing_cuda
 from ..support.child_environment import ChildEnvironment
 from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number

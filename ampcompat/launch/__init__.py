@@ -1,1 +1,1 @@
-"""What ``ampcompat run`` does to a script that is not written for the device or the level: without changing it."""
+"""What ``run`` does to a script that is written for another device or without levels; the script is not changed."""

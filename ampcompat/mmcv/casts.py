@@ -13,7 +13,7 @@ from ..engine.models import forward_conversion
 from ..engine.session.process_casts import ProcessCasts
 from ..errors import AmpTypeError
 from ..opt_levels import HALF
-from ..support.nested import BYTES, cast_floating
+from ..support.containers import BYTES, cast_floating
 from ..support.observer import Observer
 from ..support.patching import PatchStack
 from ..support.torch_compat import features

@@ -1,1 +1,1 @@
-"""Tools that are not part of training: they observe sessions, and no session imports them."""
+"""What is behind the commands ``audit``, ``forecast``, ``estimate``, ``selftest`` and ``checkpoint``."""

@@ -1,4 +1,4 @@
-"""The public name of ``check``, for programs; ``scripts/check/`` has it."""
+"""``ampcompat.tools.check.check``: the command ``check`` as a function; ``scripts/check/`` has it."""
 
 from ..scripts.check import CheckReport, check
 

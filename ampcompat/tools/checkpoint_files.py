@@ -21,7 +21,7 @@ import torch
 from ..engine.optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ..errors import AmpError
 from ..support import files
-from ..support.nested import floating_tensors
+from ..support.containers import floating_tensors
 from ..support.torch_compat.torch_names import dtype_name
 
 GRAD_SCALER_KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}

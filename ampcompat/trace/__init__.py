@@ -1,1 +1,1 @@
-"""What is observed of a training step: values of tensors, read from the device in one transfer."""
+"""What observes a training step: its calls, places and values, why steps are skipped, statistics, and memory."""

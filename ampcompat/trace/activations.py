@@ -15,7 +15,7 @@ import torch
 
 from ..engine.casting import torch_compile
 from ..support import random_state
-from ..support.nested import floating_tensors
+from ..support.containers import floating_tensors
 from ..support.patching import PatchStack, run_after
 from ..support.torch_compat.features import version_of
 from ..support.torch_compat.thread_context import functorch_level, jit_tracing_state, world_size

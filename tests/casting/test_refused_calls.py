@@ -19,7 +19,7 @@ from ampcompat.engine.op_table.function_dtypes import BANNED, FFT, PASSTHROUGH
 from ampcompat.engine.op_table.function_facts import having
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.opt_levels import HALF
-from ampcompat.support.nested import floating_tensors, map_arguments, tensors_in
+from ampcompat.support.containers import floating_tensors, map_arguments, tensors_in
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.selftest import conformance
 from ampcompat.tools.selftest.sample_arguments import case_of

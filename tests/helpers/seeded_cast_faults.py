@@ -52,6 +52,6 @@ FAULTS_OF_CASTS = [
     Fault("inherited attribute not deleted by undo", "patching._restore",
           "elif name in vars(owner):\ndelattr(owner, name)", "", "test_patching.py"),
     Fault("integer tensors cast", "_is_meant", "return tensor.is_floating_point() if sources is None",
-          "return True if sources is None", "test_nested.py"),
+          "return True if sources is None", "test_containers.py"),
 ]
 # fmt: on

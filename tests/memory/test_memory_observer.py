@@ -5,7 +5,7 @@ from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.support.nested import BYTES
+from ampcompat.support.containers import BYTES
 from ampcompat.support.observer import Observer
 from ampcompat.trace.memory.memory_observer import MemoryObserver
 

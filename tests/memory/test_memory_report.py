@@ -9,7 +9,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.abtest import Memory
 from ampcompat.errors import AmpTypeError
-from ampcompat.support.nested import BYTES
+from ampcompat.support.containers import BYTES
 from ampcompat.support.observer import Observer
 from ampcompat.support.torch_compat import features, thread_context
 from ampcompat.trace.memory.bytes_by_kind import format_bytes

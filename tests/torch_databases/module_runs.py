@@ -9,7 +9,7 @@ from databases import load
 from operator_calls import seed, tensors_in
 
 from ampcompat import amp
-from ampcompat.support.nested import map_items
+from ampcompat.support.containers import map_items
 
 SAMPLES = int(os.environ.get("TORCH_DATABASE_SAMPLES", "3"))
 

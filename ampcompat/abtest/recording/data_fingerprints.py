@@ -10,7 +10,7 @@ import zlib
 
 import torch
 
-from ...support.nested import tensors_in
+from ...support.containers import tensors_in
 from ...support.torch_compat import thread_context
 
 #: The number of steps whose data are recorded, of tensors in each that count, and of elements of each tensor.

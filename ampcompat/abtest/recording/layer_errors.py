@@ -14,7 +14,7 @@ import torch
 
 from ...engine.models.forward_conversion import MARK
 from ...support import random_state
-from ...support.nested import cast_floating, floating_tensors
+from ...support.containers import cast_floating, floating_tensors
 from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...trace.hooks import after_call, before_call, is_training_call

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parallel import parallel_apply, replicate, scatter_gather
 
 from ...errors import AmpTypeError, AmpValueError
-from ...support.nested import tensors_in
+from ...support.containers import tensors_in
 
 #: The reductions of a criterion, named as in torch.
 MEAN, SUM, NONE = "mean", "sum", "none"

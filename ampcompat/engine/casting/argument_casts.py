@@ -5,7 +5,7 @@ from operator import attrgetter
 
 import torch
 
-from ...support.nested import BYTES, CONTAINERS, METHODS, floating_tensors, map_items
+from ...support.containers import BYTES, CONTAINERS, METHODS, floating_tensors, map_items
 from . import emulated_half_arithmetic, torch_compile
 from .weight_cache import AutocastCache, WeightCache, is_weight
 

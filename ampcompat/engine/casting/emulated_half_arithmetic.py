@@ -10,7 +10,7 @@ import os
 import torch
 
 from ...errors import AmpError, AmpValueError
-from ...support.nested import BYTES, CONTAINERS, METHODS, map_arguments, map_items
+from ...support.containers import BYTES, CONTAINERS, METHODS, map_arguments, map_items
 from ...support.tensor_lists import is_shard
 from ...support.torch_compat import cpu, fake_tensors, features, thread_context
 from ...support.torch_compat.torch_names import dtype_name

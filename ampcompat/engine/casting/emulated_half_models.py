@@ -8,7 +8,7 @@ import types
 import torch
 
 from ...opt_levels import DtypePair
-from ...support.nested import METHODS, floating_tensors
+from ...support.containers import METHODS, floating_tensors
 from ...support.torch_compat import features, thread_context
 from ..op_table import expansion
 from ..op_table.function_dtypes import EMULATED, GRADIENT_EMULATED

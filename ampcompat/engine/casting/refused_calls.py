@@ -22,7 +22,7 @@ import threading
 
 import torch
 
-from ...support.nested import floating_tensors, map_arguments
+from ...support.containers import floating_tensors, map_arguments
 from ...support.torch_compat import features
 from ..op_table import expansion
 from ..op_table.function_dtypes import FFT

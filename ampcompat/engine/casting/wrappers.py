@@ -9,7 +9,7 @@ import functools
 import torch
 
 from ...errors import AmpNotImplementedError
-from ...support.nested import BYTES, CONTAINERS, METHODS, floating_tensors, map_arguments
+from ...support.containers import BYTES, CONTAINERS, METHODS, floating_tensors, map_arguments
 from ..op_table import expansion
 from ..op_table.function_dtypes import LINALG, MATRIX_POWER, SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 import torch
 
-from ...support.nested import cast_floating
+from ...support.containers import cast_floating
 from ...support.patching import PatchStack, wraps_method
 from ..casting.emulated_half_models import context_of
 from ..casting.torch_compile import UNROLLS_SEQUENTIAL, change_settings

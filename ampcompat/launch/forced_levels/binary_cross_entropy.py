@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from ...support.nested import map_arguments
+from ...support.containers import map_arguments
 from ...support.patching import PatchStack
 from ...support.script_frames import script_line
 from ...support.torch_compat.torch_names import dtype_name

@@ -10,7 +10,7 @@ their real values, since scripts choose samples and sizes by them: a language mo
 import torch
 
 from ...engine.op_table.function_facts import having
-from ...support.nested import map_items, tensors_in
+from ...support.containers import map_items, tensors_in
 from ...support.torch_compat import fake_tensors, thread_context
 from ...trace.calls import OperationCalls
 

@@ -9,7 +9,7 @@ import functools
 import torch
 
 from ...errors import AmpError
-from ...support.nested import tensors_in
+from ...support.containers import tensors_in
 from ...support.torch_compat import fake_tensors
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

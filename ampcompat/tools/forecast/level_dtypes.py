@@ -10,7 +10,7 @@ import torch
 
 from ...engine.op_table import expansion
 from ...engine.op_table.function_facts import having
-from ...support.nested import BYTES
+from ...support.containers import BYTES
 
 _DTYPE_METHODS, _FOLLOWS_FIRST = having("changes_dtype"), having("follows_first")
 _REFUSES_MIXED, _PROMOTES = having("refuses_mixed"), having("promotes")

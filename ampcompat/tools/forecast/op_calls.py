@@ -11,7 +11,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.op_table.function_facts import functional, having
-from ...support.nested import floating_tensors
+from ...support.containers import floating_tensors
 from ...support.patching import PatchStack
 from ...trace.calls import FunctionCalls
 from ...trace.hooks import before_call

@@ -13,7 +13,7 @@ from ...engine.casting import patch_targets
 from ...engine.op_table import expansion
 from ...errors import AmpError, AmpNotImplementedError
 from ...opt_levels import BFLOAT16, HALF
-from ...support.nested import BYTES, floating_tensors, tensors_in
+from ...support.containers import BYTES, floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.torch_names import dtype_name

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from ...support.nested import tensors_in
+from ...support.containers import tensors_in
 from ...support.patching import PatchStack
 from ..calls import OperationCalls
 from .storages import StorageTable, allocated, storages_in

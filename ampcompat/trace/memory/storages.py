@@ -7,7 +7,7 @@ data, it cannot be reused while there is a weak reference. Nothing here keeps th
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...support.nested import tensors_in
+from ...support.containers import tensors_in
 
 #: Allocations are rounded up to a multiple of this number of bytes: 1 on a CPU; set by predictions for CUDA.
 UNIT = 1

@@ -14,7 +14,7 @@ import torch
 
 from ...engine.casting import emulated_half_arithmetic, torch_compile, wrappers
 from ...engine.op_table.function_facts import functional, having
-from ...support.nested import floating_tensors, tensors_in
+from ...support.containers import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping
 from ...support.torch_compat.thread_context import is_in_backward

@@ -24,7 +24,7 @@ def _advise_where_cuda_is_missing():
     import os
 
     if "AMPCOMPAT_COMMAND_FOR_CPU" in os.environ:
-        from ampcompat.launch.cuda_redirect import missing_cuda
+        from ampcompat.support import missing_cuda
 
         missing_cuda.advise_at_exit()
 

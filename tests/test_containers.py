@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 
-from ampcompat.support.nested import cast_floating, map_items
+from ampcompat.support.containers import cast_floating, map_items
 
 LOW, HIGH = torch.float16, torch.float32
 Point = collections.namedtuple("Point", "x label")

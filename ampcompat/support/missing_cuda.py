@@ -9,7 +9,7 @@ import shlex
 import sys
 import traceback
 
-from ...support.child_environment import ChildEnvironment
+from .child_environment import ChildEnvironment
 
 _ADVICE = "ampcompat: this machine has no CUDA device; try: "
 _MESSAGES = re.compile(
