@@ -46,6 +46,7 @@ class OptimizerRecord:
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
         self.process_groups = ()
+        self.place = None  # of one of its params in a model: see ``replaced_params``
 
     def make_masters(self, originals, pairs=()):
         """Make the masters; ``masters.rollback`` undoes it, whatever has been reached.

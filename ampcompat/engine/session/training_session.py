@@ -19,7 +19,7 @@ from ..models import cast_weights, ddp, forward_conversion, fsdp
 from ..optimizers import chunked_step, step_or_skip
 from ..optimizers.optimizer_record import record_of
 from ..optimizers.session_masters import SessionMasters
-from . import process_state
+from . import process_state, replaced_params
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .initialize import Configuration, Preparation, make_plan
 from .process_casts import ProcessCasts
@@ -137,6 +137,8 @@ class Session:
         for model in plan.models:
             self._configuration_of[model] = configuration
             self.sharded_models.add(model, configuration)
+        for record in configuration.records:
+            record.place = replaced_params.place_of(record)
 
     def disable(self, disabled):
         """Leave models and optimizers of ``initialize(enabled=False)`` as they are, also in ``scale_loss``."""
@@ -313,6 +315,9 @@ class Session:
         scaler = configuration.scaler_of(loss_id)
         if self.sharded_models.unchecked:
             self.sharded_models.check_new(self.records)
+        if not process_state.before_initialize:  # a script whose level is forced runs on as it does without
+            for record in records:
+                replaced_params.check(record)
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):

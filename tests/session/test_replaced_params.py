@@ -1,0 +1,109 @@
+"""A model that gets new params after its optimizer was made trains nothing: an error says so before the first step."""
+
+import copy
+
+import pytest
+import torch
+from helpers.networks import initialize, session_of, settings_at
+
+from ampcompat import amp
+from ampcompat.errors import AmpError
+
+every_level = settings_at("O0", "O1", "O2", "O3", "O4", "O5")
+
+
+@pytest.fixture
+def moves_make_new_params():
+    """Let ``model.to`` make new params, as it does where the new device's tensors are of another type (xla, meta)."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    yield
+    torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+def training():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.ones(2, 4)).float().sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+
+
+@every_level
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_model_that_was_moved_by_making_new_params_is_an_error(setting, steps_before, moves_make_new_params):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        for _ in range(steps_before):
+            step(model, optimizer)
+        model.to("cpu")
+        for _ in range(2):
+            with pytest.raises(AmpError, match=r"SGD would train nothing.*make the optimizer"):
+                step(model, optimizer)
+
+
+@every_level
+def test_a_model_that_was_loaded_by_assigning_new_params_is_an_error(setting):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        try:
+            model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+        except TypeError:
+            pytest.skip("this torch assigns no params")
+        with pytest.raises(AmpError, match="would train nothing"):
+            step(model, optimizer)
+
+
+@every_level
+def test_a_model_with_a_new_layer_trains_the_others(setting):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        dtype = model[0].weight.dtype
+        model[0] = torch.nn.Linear(4, 3).to(dtype)
+        before = model[1].weight.detach().clone()
+        step(model, optimizer)
+        assert not torch.equal(model[1].weight, before)
+
+
+@every_level
+def test_an_optimizer_made_of_the_new_params_trains_them(setting, moves_make_new_params):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        model.to("cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        before = model[0].weight.detach().clone()
+        step(model, optimizer)
+        assert not torch.equal(model[0].weight, before)
+
+
+@every_level
+def test_an_optimizer_that_was_given_the_new_params_trains_them(setting, moves_make_new_params):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        model.to("cpu")
+        optimizer.param_groups[0]["params"] = list(model.parameters())
+        before = model[0].weight.detach().clone()
+        step(model, optimizer)
+        assert not torch.equal(model[0].weight, before)
+
+
+@settings_at("O0", "O1", "O4")
+def test_params_under_other_names_are_still_those_of_the_optimizer(setting):
+    if not hasattr(torch.nn.utils, "parametrize"):
+        pytest.skip("this torch has no parametrizations")
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        torch.nn.utils.parametrize.register_parametrization(model[0], "weight", torch.nn.Tanh())
+        original = model[0].parametrizations.weight.original
+        before = original.detach().clone()
+        step(model, optimizer)
+        assert not torch.equal(original, before)
