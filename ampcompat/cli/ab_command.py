@@ -20,7 +20,7 @@ from .ab_output import advice_without_cuda, how_to_resume, print_report, print_s
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
 from .forecast_command import agreement, print_forecast, run_forecast
-from .run_progress import make_progress
+from .run_progress import Progress
 from .watched_run import STEPS
 
 #: The exit code where no level, or not the baseline, can be judged, or where a file cannot be written.
@@ -63,7 +63,7 @@ def _run_and_print(parser, options, report, planned, missing):
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
     forecast = _forecast(options, options.command) if options.forecast else None
-    progress = make_progress(steps=options.steps, runs=len(planned), kept=kept)
+    progress = Progress(steps=options.steps, runs=len(planned), kept=kept)
     live = follow(progress, report, planned) if options.live else None
     progress, ended = live or progress, {}
     try:
@@ -98,7 +98,7 @@ def _forecast(options, command):
         steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
     )
     try:
-        found = run_forecast(wanted, command, make_progress(steps=wanted.steps))
+        found = run_forecast(wanted, command, Progress(steps=wanted.steps))
     except AmpError as error:  # the levels may run all the same
         print(f"No forecast: {error}\n", file=sys.stderr)
         return None

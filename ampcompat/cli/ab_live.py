@@ -1,18 +1,14 @@
 """``ab --live``: serve the page of the report on 127.0.0.1 during the runs, with the standard library's HTTP server."""
 
-import contextlib
 import copy
 import secrets
-import socket
 import sys
 import threading
 import time
-import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from ..abtest.recording.event_log import apply_event
 from ..abtest.report.html import to_html
-from ..abtest.report_data import Report, Run
+from ..abtest.report_data import Report
 
 #: How many seconds a browser that requested the page within as many seconds gets to fetch the last page.
 LAST_FETCH = 5.0
@@ -20,24 +16,31 @@ LAST_FETCH = 5.0
 #: How many seconds the server waits for a client to send or receive.
 CLIENT_TIMEOUT = 10.0
 
+#: Seconds between two copies of a run in progress.
+INTERVAL = 1.0
+
 
 class LivePage:
-    """The report so far. It replaces the object that shows progress, and forwards everything to it.
+    """The report so far. It replaces the ``Progress``, and forwards everything to it.
+
+    The server's threads read copies of runs, which the threads of the runs make.
 
     Args:
-        progress: the object that shows progress.
+        progress: the ``Progress``.
         report: the ``Report`` with the runs that it already has.
         planned: the ``PlannedRun`` objects of the whole series.
     """
 
     def __init__(self, progress, report, planned):
         self._progress, self._lock, self._report = progress, threading.Lock(), report
-        self._runs, self._ended = {each.label: [each.level, each.repeat, None] for each in planned}, set()
+        self._planned = {each.label: each for each in planned}
+        self._copies = {}  # label -> Run
+        self._copied = {}  # label of a run in progress -> when it was copied
         for each in planned:
             run = report.runs.get(each.level)
             known = [] if run is None else [run] + run.repeats
             if each.repeat < len(known):
-                self._runs[each.label][2] = copy.deepcopy(known[each.repeat])
+                self._copies[each.label] = _alone(known[each.repeat])
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
         self.path = f"/{secrets.token_urlsafe(16)}/"  # other users of the machine do not know it
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -52,32 +55,30 @@ class LivePage:
         """The page's address, which has a random part."""
         return f"http://127.0.0.1:{self._server.server_port}{self.path}"
 
-    def begin(self, label):
-        """Note that a run begins; short timing runs, which come later, are not shown."""
-        self._progress.begin(label)
-        with self._lock:
-            if label in self._runs and label not in self._ended:
-                self._runs[label][2] = Run(status="interrupted", error="runs now")
-                self.version += 1
+    def begin(self, label, run):
+        """Note that a run begins; short timing runs, which have other labels, are not shown."""
+        self._progress.begin(label, run)
+        self._show(label, run, status="interrupted", error="runs now")
 
-    def update(self, label, event):
-        """Add an event of a run."""
-        self._progress.update(label, event)
-        if event is None or label not in self._runs:
-            return
-        with self._lock:
-            if label not in self._ended and self._runs[label][2] is not None:
-                apply_event(self._runs[label][2], event)
-                self.version += 1
+    def update(self, label):
+        """Show the steps that a run has made since it was last copied."""
+        self._progress.update(label)
+        run = self._progress.running[label].run
+        is_due = time.monotonic() - self._copied.get(label, 0.0) >= INTERVAL
+        if is_due and label in self._copies and len(run.step_seconds) > len(self._copies[label].step_seconds):
+            self._show(label, run, status="interrupted", error="runs now")
 
-    def end(self, label, run):
-        """Add a run that has ended."""
-        self._progress.end(label, run)
-        if label in self._runs:
+    def end(self, label):
+        """Show a run that has ended."""
+        self._show(label, self._progress.running[label].run)
+        self._progress.end(label)
+
+    def _show(self, label, run, **changes):
+        if label in self._planned:
+            found = _alone(run)
+            vars(found).update(changes)
             with self._lock:
-                if label not in self._ended:
-                    self._runs[label][2] = copy.deepcopy(run)
-                self._ended.add(label)
+                self._copies[label], self._copied[label] = found, time.monotonic()
                 self.version += 1
 
     def page(self):
@@ -86,10 +87,9 @@ class LivePage:
             if self._is_last:
                 return to_html(self._report), True
             report = Report(environment=dict(self._report.environment), baseline=self._report.baseline)
-            for level, repeat, run in self._runs.values():
-                if run is not None:
-                    report.add(level, repeat, run if repeat else copy.copy(run))
-                    report.runs[level].repeats = list(report.runs[level].repeats)
+            for label, each in self._planned.items():
+                if label in self._copies:
+                    report.add(each.level, each.repeat, copy.copy(self._copies[label]))
             return to_html(report, live=self.version), False
 
     def close(self):
@@ -101,26 +101,10 @@ class LivePage:
             self.last_was_sent.wait(LAST_FETCH)
         self._server.shutdown()
         self._server.server_close()
-        self._server.close_connections()
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers each request in a thread, and can close the connections of those that are not done."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        self._connections = weakref.WeakSet()
-
-    def process_request(self, request, client_address):
-        """Begin an answer."""
-        self._connections.add(request)
-        super().process_request(request, client_address)
-
-    def close_connections(self):
-        """End the threads of slow clients."""
-        for each in list(self._connections):
-            with contextlib.suppress(OSError):  # it was closed
-                each.shutdown(socket.SHUT_RDWR)
+    """Answers each request in a daemon thread."""
 
     def handle_error(self, request, client_address):
         """Print nothing about a client that went away."""
@@ -159,8 +143,15 @@ def _handler(live):
     return Handler
 
 
+def _alone(run):
+    """Return a copy of a run without its repeats."""
+    found = copy.copy(run)
+    found.repeats = []
+    return copy.deepcopy(found)
+
+
 def follow(progress, report, planned):
-    """Return a ``LivePage`` that replaces the object that shows progress, and print its address."""
+    """Return a ``LivePage`` that replaces the ``Progress``, and print its address."""
     live = LivePage(progress, report, planned)
     print(f"the report so far: {live.address}", file=sys.stderr, flush=True)
     return live

@@ -7,7 +7,7 @@ from ..support import files, terminal
 from . import watched_run
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import parse_level
-from .run_progress import make_progress
+from .run_progress import Progress
 
 #: The module that makes the audit in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.audit.recorded_audit"
@@ -20,7 +20,7 @@ def audit(arguments):
     command = watched_run.checked_command(parser, options, "audited")
 
     def run():
-        progress = make_progress(steps=options.steps)
+        progress = Progress(steps=options.steps)
         planned = {"level": "audit", "opt_level": options.opt_level, "launcher": options.launcher}
         report = watched_run.observed(options, command, progress, "audit", WATCH, **planned)
         _print(report, command, options.launcher)

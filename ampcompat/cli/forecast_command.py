@@ -10,7 +10,7 @@ from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
 from . import watched_run
 from .argument_parser import SCRIPT_USAGE, CommandParser
-from .run_progress import make_progress
+from .run_progress import Progress
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
 WATCH = "ampcompat.tools.forecast.forecast_observer"
@@ -23,7 +23,7 @@ def forecast(arguments):
     command = watched_run.checked_command(parser, options, "forecast")
 
     def run():
-        found = run_forecast(options, command, make_progress(steps=options.steps))
+        found = run_forecast(options, command, Progress(steps=options.steps))
         print_forecast(found, command, options.details)
         if options.json is not None:
             files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")

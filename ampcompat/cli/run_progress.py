@@ -1,9 +1,8 @@
-"""Show the progress of runs: a bar for each run on a terminal, otherwise a line from time to time.
+"""Show the progress of runs: on a terminal one line that is redrawn, otherwise a line from time to time.
 
-The number of steps is unknown until a run has ended, unless ``--steps`` is given. Until then the bar is empty.
+The number of steps is unknown until a run has ended, unless ``--steps`` is given.
 """
 
-import os
 import sys
 import threading
 import time
@@ -11,55 +10,48 @@ import time
 from ..abtest.report.number_format import duration, number, scale
 from ..support import terminal
 
-#: Seconds between two updates of a bar, and between two lines if there is no terminal.
-BAR_INTERVAL, LINE_INTERVAL = 0.1, 10.0
+#: Seconds between two updates of a line that is redrawn, and between two lines elsewhere.
+REDRAW_INTERVAL, LINE_INTERVAL = 0.1, 10.0
 
-GREEN, RED, RESET = "\x1b[32m", "\x1b[31m", "\x1b[0m"
-
-
-def make_progress(stream=None, steps=None, runs=1, kept=0):
-    """Return a ``BarProgress`` if the stream is a terminal that can redraw a line, otherwise a ``LineProgress``."""
-    stream = sys.stderr if stream is None else stream
-    return (BarProgress if terminal.can_redraw(stream) else LineProgress)(stream, steps, runs, kept)
+#: The number of the latest backward passes whose losses are shown.
+LATEST = 64
 
 
 class Running:
-    """A run in progress: its label, last step, losses and scale, and the times of its start and first step."""
+    """A run in progress: its label, the ``Run`` that grows, and the times of its start and first step."""
 
-    def __init__(self, label):
-        self.label = label
-        self.step, self.losses, self.scale = 0, {}, None
-        self.is_said_to_start = False
-        self.start = self.first_step = time.monotonic()
+    def __init__(self, label, run):
+        self.label, self.run, self.is_said_to_start = label, run, False
+        self.start, self.first_step = time.monotonic(), None
 
-    def update(self, event):
-        """Apply an event of a step."""
-        if event["step"] == 0:
-            self.first_step = time.monotonic()  # without the time for loading torch and data
-        self.step = event["step"] + 1
-        self.losses.update(event["loss"])
-        self.scale = event["scale"][-1][1] if event["scale"] else self.scale
+    @property
+    def step(self):
+        """The number of steps so far."""
+        return len(self.run.step_seconds)
 
     def remaining(self, total, now):
-        """Return the estimated seconds until the run has ended, or None."""
-        known = total and self.step >= 2
+        """Return the estimated seconds until the run has ended, without the time for loading torch and data; or None.
+
+        ``total``: the number of its steps, or None.
+        """
+        known = total and self.step >= 2 and self.first_step is not None
         return (now - self.first_step) / (self.step - 1) * max(0, total - self.step) if known else None
 
 
-class LineProgress:
-    """Writes a line when a run ends, and one every ``LINE_INTERVAL`` seconds until then. Thread-safe.
+class Progress:
+    """Writes a line when a run ends, and the status of the runs in progress until then. Thread-safe.
 
     Args:
-        stream: where to write.
+        stream: where to write; None: stderr.
         steps: the number of steps of each run, or None.
         runs: the number of runs of the whole series.
         kept: how many of them a resumed series already has.
     """
 
-    interval = LINE_INTERVAL
-
-    def __init__(self, stream, steps=None, runs=1, kept=0):
-        self.stream = stream
+    def __init__(self, stream=None, steps=None, runs=1, kept=0):
+        self.stream = sys.stderr if stream is None else stream
+        self.redraws = terminal.can_redraw(self.stream)
+        self.interval = REDRAW_INTERVAL if self.redraws else LINE_INTERVAL
         self.total = steps
         self.runs, self.begun = runs, kept
         self.running = {}  # label -> Running
@@ -72,32 +64,36 @@ class LineProgress:
         with self._lock:
             self.runs, self.begun, self.total, self._durations = runs, 0, steps, []
 
-    def begin(self, label):
-        """Start a run."""
+    def begin(self, label, run):
+        """Start a run, given as the ``Run`` to which its events are applied."""
         with self._lock:
             self.begun += 1
             numbered = f"{label} (run {self.begun} of {self.runs})"
-            self.running[label] = Running(numbered if self.begun <= self.runs > 1 else label)
+            self.running[label] = Running(numbered if self.begun <= self.runs > 1 else label, run)
             self._shown = time.monotonic()
 
-    def update(self, label, event):
-        """Update a run with an event of the event log, or with None to note that time has passed."""
+    def update(self, label):
+        """Show the status if it is due: the run has grown, or time has passed."""
         with self._lock:
-            if event is not None and "step" in event:
-                self.running[label].update(event)
-            now = time.monotonic()
+            running, now = self.running[label], time.monotonic()
+            if running.first_step is None and running.step:
+                running.first_step = now
             if now - self._shown >= self.interval:
                 self._shown = now
                 self.show()
 
-    def end(self, label, run):
-        """End a run, given as a ``Run``."""
+    def end(self, label):
+        """End a run."""
         with self._lock:
             ended = self.running.pop(label)
             self._durations.append(time.monotonic() - ended.start)
-            if self.total is None and run.status in ("ok", "stopped"):
-                self.total = len(run.step_seconds)
-            self.show_end(ended.label, run, self._durations[-1])
+            if self.total is None and ended.run.status in ("ok", "stopped"):
+                self.total = ended.step
+            print(
+                "{}{}: {}".format("\r\x1b[K" if self.redraws else "", ended.label, _ending(ended, self._durations[-1])),
+                file=self.stream,
+                flush=True,
+            )
 
     def remaining(self):
         """Return the estimated seconds until all runs have ended, or None."""
@@ -121,92 +117,41 @@ class LineProgress:
         of_all = " for all runs" if self.runs > 1 else ""
         eta = [f"ETA {duration(remaining)}{of_all}"] if remaining is not None else []
         if len(self.running) > 1:
-            return eta + [f"{label} {self._steps(run)}" for label, run in self.running.items()]
-        run = next(iter(self.running.values()))
-        if not run.step:
+            return eta + [f"{label} {self._steps(each)}" for label, each in self.running.items()]
+        running = next(iter(self.running.values()))
+        if not running.step:
             return ["starting"]
-        values = ", ".join(number(run.losses[loss_id]) for loss_id in sorted(run.losses))
-        loss = ["{} {}".format("losses" if len(run.losses) > 1 else "loss", values)] if values else []
-        return [self._steps(run)] + loss + eta + (["scale " + scale(run.scale)] if run.scale is not None else [])
+        losses = {loss_id: value for _, loss_id, value in running.run.loss[-LATEST:]}
+        values = ", ".join(number(losses[loss_id]) for loss_id in sorted(losses))
+        loss = ["{} {}".format("losses" if len(losses) > 1 else "loss", values)] if values else []
+        scales = [f"scale {scale(value)}" for _, _, value in running.run.scale[-1:]]
+        return [self._steps(running)] + loss + eta + scales
 
-    def _steps(self, run):
-        return f"{run.step}/{self.total}" if self.total else f"step {run.step}"
-
-    def share(self):
-        """Return the share of steps that are done, over all runs in progress."""
-        steps = sum(run.step for run in self.running.values())
-        return min(1.0, steps / self.total / len(self.running)) if self.total and self.running else 0.0
-
-    def ending(self, run, seconds):
-        """Return a description of how a run ended. Its final loss is in the report, where levels are compared."""
-        steps = f"{len(run.step_seconds)} steps"
-        if run.error and run.status != "interrupted":
-            return f"{run.status} after {steps}: {run.error}"
-        return "{}{} in {}".format(
-            "interrupted after " if run.status == "interrupted" else "", steps, duration(seconds)
-        )
+    def _steps(self, running):
+        return f"{running.step}/{self.total}" if self.total else f"step {running.step}"
 
     def show(self):
-        """Write a line; the line that a run is starting is written only once."""
-        if len(self.running) == 1:
-            run = next(iter(self.running.values()))
-            if not run.step and run.is_said_to_start:
+        """Write the status; elsewhere than on a terminal, that a run is starting is written only once."""
+        if len(self.running) == 1 and not self.redraws:
+            running = next(iter(self.running.values()))
+            if not running.step and running.is_said_to_start:
                 return
-            run.is_said_to_start = True
-        print("{}: {}".format(self.heading(), ", ".join(self.status())), file=self.stream, flush=True)
-
-    def show_end(self, label, run, seconds):
-        """Write the last line of a run, which took so many seconds."""
-        print(f"{label}: {self.ending(run, seconds)}", file=self.stream, flush=True)
-
-
-class BarProgress(LineProgress):
-    """Redraws one line with a bar."""
-
-    interval = BAR_INTERVAL
-
-    def __init__(self, stream, steps=None, runs=1, kept=0):
-        super().__init__(stream, steps, runs, kept)
-        self._colours = "NO_COLOR" not in os.environ
-        self._symbols = "█░" if _can_write("█░", stream) else "#."
-
-    def show(self):
-        """Redraw the line."""
-        self._draw(self.heading(), self.status(), self.share(), None)
-
-    def show_end(self, label, run, seconds):
-        """Draw the line of a run for the last time and keep it."""
-        share = min(1.0, len(run.step_seconds) / self.total) if self.total else 0.0
-        self._draw(label, [self.ending(run, seconds)], share, RED if run.error else GREEN)
-        self.stream.write("\n")
-        self.stream.flush()
-
-    def _draw(self, label, parts, share, colour):
-        columns = terminal.columns(80) - 1
-        width = columns - len(label) - 1
-        length = min(30, max(0, width - 30))
-        filled = int(round(share * length))
-        bar = self._symbols[0] * filled + self._symbols[1] * (length - filled)
-        text = _join(parts, width - length - 1)
-        if colour is not None and self._colours:
-            bar = colour + bar + RESET
-        self.stream.write("\r\x1b[K" + " ".join(part for part in (label, bar, text) if part))
-        self.stream.flush()
+            running.is_said_to_start = True
+        first, *others = self.status()
+        text, width = f"{self.heading()}: {first}", terminal.columns(80) - 1
+        for part in others:
+            if self.redraws and len(text) + 2 + len(part) > width:
+                break
+            text += ", " + part
+        if self.redraws:
+            print("\r\x1b[K" + text[:width], end="", file=self.stream, flush=True)
+        else:
+            print(text, file=self.stream, flush=True)
 
 
-def _join(parts, width):
-    """Return as many of the parts as fit, and at least the beginning of the first one."""
-    text = parts[0]
-    for part in parts[1:]:
-        if len(text) + 2 + len(part) > width:
-            break
-        text += "  " + part
-    return text[: max(0, width)]
-
-
-def _can_write(text, stream):
-    try:
-        text.encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+def _ending(running, seconds):
+    """Return a description of how a run ended. Its final loss is in the report, where levels are compared."""
+    run, steps = running.run, f"{running.step} steps"
+    if run.error and run.status != "interrupted":
+        return f"{run.status} after {steps}: {run.error}"
+    return "{}{} in {}".format("interrupted after " if run.status == "interrupted" else "", steps, duration(seconds))

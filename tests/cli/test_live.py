@@ -1,8 +1,8 @@
 """``ab --live``: a server on 127.0.0.1 with the page of what was recorded so far."""
 
 import http.client
+import io
 import re
-import socket
 import threading
 
 import pytest
@@ -12,36 +12,19 @@ from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging import advice
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab_live as live_page
+from ampcompat.cli.run_progress import Progress
 
 skip_without_report_extra()
-
-
-class Progress:
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.runs, self.told = 2, []
-
-    def begin(self, label):
-        self.told.append(("begin", label))
-
-    def update(self, label, event):
-        self.told.append(("update", label))
-
-    def begin_phase(self, runs, steps):
-        self.told.append(("begin_phase", runs))
-
-    def end(self, label, run):
-        self.told.append(("end", label))
 
 
 PLANNED = [PlannedRun("O0", ["train.py"]), PlannedRun("O0", ["train.py"], repeat=1), PlannedRun("O1", ["train.py"])]
 
 
 @pytest.fixture
-def live():
+def live(monkeypatch):
+    monkeypatch.setattr(live_page, "INTERVAL", 0.0)
     report = Report(environment={"script": "train.py"})
-    page = live_page.LivePage(Progress(), report, PLANNED)
+    page = live_page.LivePage(Progress(io.StringIO()), report, PLANNED)
     yield page
     page._server.seen = -live_page.LAST_FETCH  # no browser waits
     page.close()
@@ -57,21 +40,15 @@ def get(live, path="", host=None):
     return answer.status, answer.read().decode("utf-8")
 
 
-def step_event(step, loss):
-    return {
-        "step": step,
-        "loss": [[0, loss]],
-        "scale": [[0, 1.0]],
-        "skipped": False,
-        "seconds": 0.01,
-        "samples": 4,
-    }
-
-
-def record(live, label, steps=3):
-    live.begin(label)
-    for step in range(steps):
-        live.update(label, step_event(step, 2.0 - 0.1 * step))
+def record(live, label, losses=(2.0, 1.9, 1.8)):
+    """Begin a run and make steps; return it."""
+    run = Run()
+    live.begin(label, run)
+    for step, loss in enumerate(losses):
+        run.loss.append((step, 0, loss))
+        run.step_seconds.append(0.01)
+        live.update(label)
+    return run
 
 
 def test_the_page_grows_with_the_runs_and_its_version_with_it(live):
@@ -88,28 +65,27 @@ def test_the_page_grows_with_the_runs_and_its_version_with_it(live):
     assert "connect-src 'self'" in text and '"value": [2.0, 1.9, 1.8]' in text and "Levels that failed" not in text
 
 
-def test_a_finished_run_stays_as_it_is_while_short_runs_of_its_name_are_timed(live):
-    record(live, "O0")
-    live.end("O0", Run(status="finished", loss=[(0, 0, 1.25)]))
-    live.begin("O0")
-    live.update("O0", step_event(0, 7.5))
-    live.end("O0", Run())
+def test_a_run_that_has_ended_is_shown_as_it_ended_and_short_runs_are_not(live):
+    record(live, "O0").status = "finished"
+    live.end("O0")
+    record(live, "O0 timing 1", losses=[7.5])
+    live.end("O0 timing 1")
     text = get(live)[1]
-    assert "[1.25]" in text and "7.5" not in text.partition('id="chart-loss-0"')[2].partition("</script>")[0]
+    assert "[2.0, 1.9, 1.8]" in text and "runs now" not in text
+    assert "7.5" not in text.partition('id="chart-loss-0"')[2].partition("</script>")[0]
 
 
 def test_everything_is_handed_on_to_what_shows_progress(live):
-    live.begin("O0")
-    live.update("O0", None)
-    live.end("O0", Run())
+    record(live, "O0")
     live.begin_phase(3, 20)
-    told = [("begin", "O0"), ("update", "O0"), ("end", "O0"), ("begin_phase", 3)]
-    assert live._progress.told == told and live.runs == 2
+    assert live.running["O0"].step == 3 and (live.runs, live.total) == (3, 20)
+    live.end("O0")
+    assert live.running == {} and "O0: 3 steps in" in live.stream.getvalue()
 
 
 def test_runs_that_the_report_has_already_are_shown():
     report = Report(environment={}, runs={"O0": Run(status="finished", loss=[(0, 0, 0.625)], repeats=[Run()])})
-    live = live_page.LivePage(Progress(), report, PLANNED)
+    live = live_page.LivePage(Progress(io.StringIO()), report, PLANNED)
     assert "[0.625]" in get(live)[1]
     live.close()
 
@@ -119,23 +95,6 @@ def test_other_hosts_and_paths_are_refused(live):
     assert get(live, host=f"LOCALHOST:{live._server.server_port}")[0] == 200
     for path in ("/etc/passwd", "/", "/version", "version/", "../"):
         assert get(live, path)[0] == 404
-
-
-def test_slow_clients_end_with_the_server(live, monkeypatch):
-    before = threading.active_count()
-    slow = []
-    for _ in range(20):
-        slow.append(socket.create_connection(("127.0.0.1", live._server.server_port)))
-        slow[-1].sendall(b"GET / HTTP/1.1\r\nHost: ")
-    assert get(live, "version")[0] == 200  # accepted after the others
-    threads = [each for each in threading.enumerate() if "process_request" in each.name or each.daemon]
-    assert threading.active_count() >= before + 20
-    live.close()
-    for each in threads:
-        each.join(live_page.CLIENT_TIMEOUT / 2)
-    assert threading.active_count() < before
-    for each in slow:
-        each.close()
 
 
 def test_a_browser_that_looks_gets_the_last_page(live):

@@ -207,13 +207,13 @@ def run_one(child, label, progress, on_event=None):
     def show(event):
         if event is not None and on_event is not None:
             on_event(event)
-        progress.update(label, event)
+        progress.update(label)
 
-    progress.begin(label)
+    progress.begin(label, child.run)
     try:
         child.run_to_end(show)
     finally:
-        progress.end(label, child.run)
+        progress.end(label)
     return child
 
 
