@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ampcompat import amp
+from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.running import in_process
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.support import random_state
@@ -105,10 +106,9 @@ def test_dropout_is_the_same_where_ab_repeats_a_forward_pass(devices, observed):
 
     runs = []
     for is_observed in (True, False):
-        options = in_process.RunOptions(verbosity=0, **{"diagnose": False, "memory": False, observed: is_observed})
-        report = in_process.Report()
-        in_process.run_levels(report, train, [("O0", 0), ("O2", 0)], None, 0, options)
-        runs.append(report.runs["O2"])
+        options = {"verbosity": 0, "diagnose": False, "memory": False, observed: is_observed}
+        planned = PlannedRun("O2", [], opt_level="O2", options=options)
+        runs.append(in_process.run_function(train, planned).run)
     assert runs[0].skipped and runs[0].loss == runs[1].loss
 
 

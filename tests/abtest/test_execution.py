@@ -154,12 +154,6 @@ def test_functions_in_threads_have_the_losses_of_a_series_without_an_executor():
     assert report.advice
 
 
-def test_on_event_needs_runs_in_this_process():
-    with ThreadPoolExecutor(1) as pool:
-        with pytest.raises(AmpError, match="on_event"):
-            compare(train, executor=pool, on_event=print)
-
-
 def submitit_starts():
     """Return whether submitit finds its own executors: 1.5.4 looks plugins up in a dictionary that lacks them."""
     try:

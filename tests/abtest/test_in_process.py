@@ -15,6 +15,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.abtest import Report, Run, compare, log, to_text
 from ampcompat.abtest.judging import summary
+from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.recording import recorder
 from ampcompat.abtest.running import in_process
 from ampcompat.engine.session import process_state
@@ -145,22 +146,18 @@ def test_a_training_without_anything_to_compare_fails_with_the_reason(train_noth
     assert report.runs["O0"].status == "failed" and says in report.runs["O0"].error
 
 
-def test_ctrl_c_keeps_what_was_measured():
-    from ampcompat.abtest.running.in_process import RunOptions, run_levels
+def test_ctrl_c_ends_the_series_and_restores_everything():
+    calls = []
 
     def interrupted(level):
+        calls.append(level)
         train(steps=2)
         if level == "O1":
             raise KeyboardInterrupt
 
-    report = Report()
     with pytest.raises(KeyboardInterrupt):
-        run_levels(report, interrupted, [("O0", 0), ("O1", 0), ("O2", 0)], None, 0, RunOptions(verbosity=0))
-    assert [(level, run.status, len(run.loss)) for level, run in report.runs.items()] == [
-        ("O0", "ok", 2),
-        ("O1", "interrupted", 2),
-    ]
-    assert report.advice
+        compare(interrupted, levels=("O0", "O1", "O2"))
+    assert calls == ["O0", "O1"]
     assert process_state.observers == [] and ampcompat.current() is None
 
 
@@ -287,10 +284,10 @@ def test_steps_in_which_layers_are_compared_are_not_measured_for_memory():
     """What the comparison allocates is not the training's."""
     peaks = []
     for flag in (False, True):
-        report, options = Report(), in_process.RunOptions(verbosity=0, layers=flag)
-        in_process.run_levels(report, lambda level: train(steps=22), [("O0", 0)], None, 0, options)
-        peaks.append(report.runs["O0"].memory.peak_total)
-        assert report.runs["O0"].measured == [1, 2, 5, 20]
+        planned = PlannedRun("O0", [], opt_level="O0", options={"verbosity": 0, "layers": flag})
+        run = in_process.run_function(lambda level: train(steps=22), planned).run
+        peaks.append(run.memory.peak_total)
+        assert run.measured == [1, 2, 5, 20]
     assert peaks[0] == peaks[1]
 
 

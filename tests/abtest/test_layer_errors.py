@@ -10,6 +10,7 @@ from ampcompat import amp
 from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging import keep_fp32_search
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
+from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.recording import layer_errors
 from ampcompat.abtest.running import in_process
 from ampcompat.cli.ab_find_keep_fp32 import find
@@ -61,8 +62,10 @@ def train_with(*bad):
 def run_at(train, runs, **options):
     """Return the report of some runs."""
     report = Report()
-    options = in_process.RunOptions(verbosity=0, diagnose=False, memory=False, **options)
-    in_process.run_levels(report, train, runs, None, 0, options)
+    options = dict(verbosity=0, diagnose=False, memory=False, **options)
+    for level, repeat in runs:
+        planned = PlannedRun(level, [], repeat, level, options=options)
+        report.add(level, repeat, in_process.run_function(train, planned).run)
     return report
 
 

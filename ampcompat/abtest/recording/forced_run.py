@@ -23,7 +23,7 @@ from .plain_torch import NumberedLosses, PlainTraining, limit_steps
 from .recorder import StepLimitReached
 
 #: Files whose frames are left out at the start of a traceback.
-HIDDEN_FILES = (__file__, os.path.join(os.path.dirname(os.path.dirname(__file__)), "running", "in_process.py"))
+HIDDEN_FILES = (__file__,)
 
 #: Options of ``amp.initialize`` that are dtypes.
 DTYPE_OPTIONS = ("cast_model_type", "patch_torch_functions_type", "cast_model_outputs")
