@@ -223,8 +223,6 @@ class Report:
         runs = sum(1 + len(_repeats(run)) for run in tree["runs"].values())
         if packed_numbers.length(tree) > largest >> 4 or runs > largest >> 18:
             raise AmpValueError(f"This report has too many runs or steps for --max-size {files.in_mebibytes(largest)}.")
-        for run in tree["runs"].values():
-            _upgrade(run)
         try:
             return form_of(cls).read(tree)
         except (ValueError, OverflowError, RecursionError) as error:
@@ -262,11 +260,3 @@ def _repeats(tree):
     """Return the repeats of a run as JSON; [] if it is damaged."""
     repeats = tree.get("repeats") if isinstance(tree, dict) else None
     return repeats if isinstance(repeats, list) else []
-
-
-def _upgrade(tree):
-    """Give a run of version 0.2, as JSON, the current names: ``timing`` was one run, an empty one if not timed."""
-    if isinstance(tree, dict) and tree.get("timing") is not None and "timings" not in tree:
-        timing = tree["timing"]
-        is_empty = isinstance(timing, dict) and not timing.get("step_microseconds")
-        tree["timings"] = [] if is_empty else [timing]

@@ -4,24 +4,20 @@ Each level runs in its own process, so that a crash or a leak of one level does 
 recorded is kept after Ctrl-C. This process does not import torch.
 """
 
-import argparse
 import os
 import sys
 
-from ..abtest.judging import advice
 from ..abtest.judging.summary import summarize
 from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
 from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
-from . import fail_on_options
+from . import report_options
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
-from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search, write_files
+from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
-from .forecast_command import agreement, print_forecast, run_forecast
 from .run_progress import Progress
-from .watched_run import STEPS
 
 #: The exit code where no level, or not the baseline, can be judged, or where a file cannot be written.
 NOT_JUDGED = 1
@@ -43,12 +39,13 @@ def ab(arguments):
     if options.dry_run:
         return 0
     interrupted = _run_and_print(parser, options, report, planned, missing)
-    if not _write_files(parser, options, report):
+    rows = summarize(report)
+    if report_options.write_files(parser, options, [("", report)], [rows]):
         return NOT_JUDGED
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)
         return interrupted
-    failed_on = fail_on_options.exit_code(parser.prog, options, report, summarize(report))
+    failed_on = report_options.exit_code(parser, options, report, rows)
     failed = [level for level, run in report.runs.items() if run.status == "failed"]
     line = advice_without_cuda(options, report, arguments) if len(failed) == len(report.runs) else None
     if line is not None:
@@ -62,7 +59,6 @@ def _run_and_print(parser, options, report, planned, missing):
     kept = len(planned) - len(missing)
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
-    forecast = _forecast(options, options.command) if options.forecast else None
     progress = Progress(steps=options.steps, runs=len(planned), kept=kept)
     live = follow(progress, report, planned) if options.live else None
     progress, ended = live or progress, {}
@@ -70,41 +66,13 @@ def _run_and_print(parser, options, report, planned, missing):
         interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, ended)
     except AmpError as error:
         parser.error(str(error))
-    gate = {"target": options.target, "tolerance": options.tolerance}
-    report.environment.update({name: value for name, value in gate.items() if value is not None})
-    advice.advise(report)
+    report_options.judge(options, report)
     if live is not None:
         live.close()
     print_report(options, report, ended)
-    if forecast is not None:
-        print("\n" + agreement(forecast, report))
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
     return interrupted
-
-
-def _write_files(parser, options, report):
-    """Write the requested files; return whether all could be written. The report has already been printed."""
-    errors = 0
-    for path, error in write_files(options, report):
-        print(f"wrote {path}" if error is None else f"{parser.prog}: error: {error}", file=sys.stderr)
-        errors += error is not None
-    return not errors
-
-
-def _forecast(options, command):
-    """Forecast the levels and print the forecast; if that is not possible, print why and return None."""
-    wanted = argparse.Namespace(
-        steps=min(STEPS, options.steps or STEPS), seed=options.seed, device=options.device, verbose=options.verbose
-    )
-    try:
-        found = run_forecast(wanted, command, Progress(steps=wanted.steps))
-    except AmpError as error:  # the levels may run all the same
-        print(f"No forecast: {error}\n", file=sys.stderr)
-        return None
-    print_forecast(found, command, options.details)
-    print()
-    return found
 
 
 def _plan(parser, folder, report, planned):

@@ -8,9 +8,8 @@ import time
 import warnings
 import zipfile
 
-from ..abtest.report import export, renderer
-from ..errors import AmpError
-from . import device_option, fail_on_options, target_option
+from ..abtest.report import renderer
+from . import device_option, report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
 from .run_command import BACKENDS, command_uses_amp, parse_dtypes, parse_level, script_command
@@ -44,11 +43,8 @@ def new_parser():
     add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
-    _add_output_options(parser)
-    target_option.add_option(parser)
-    fail_on_options.add_options(parser)
-    told = "first forecast which levels will work, from 50 steps in float32, and say at the end whether that was right"
-    add("--forecast", action="store_true", help=told)
+    report_options.add_options(parser)
+    _add_series_options(add)
     search = "search for the layers that must stay float32 for this level to be accepted; trains several times"
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     add("--dry-run", action="store_true", help="print what would be run, and run nothing")
@@ -104,20 +100,12 @@ def _add_row_options(add):
     add("--against", type=parse_against, metavar="FILE", help=against)
 
 
-def _add_output_options(parser):
-    add, add_output = parser.add_argument, parser.add_output
-    add_output("--json", metavar="FILE", help="write the report, for `ampcompat report`")
-    add_output("--html", metavar="FILE", help="write the report as an HTML page")
+def _add_series_options(add):
     add("--live", action="store_true", help="serve the page on 127.0.0.1 during the runs; it grows with them")
-    add_output("--png", check=_image_file, metavar="FILE", help="write the charts as an image")
-    add_output("--markdown", metavar="FILE", help="write the table for a pull request")
-    add_output("--latex", metavar="FILE", help="write the table for a paper")
     resume = "like --json; runs that the file already has are kept, and the others are run"
     add("--resume", type=output_file, metavar="FILE", help=resume)
     planned = "run nothing: write a command for each run to DIR/commands.txt; then `ampcompat report DIR`"
     add("--plan", metavar="DIR", help=planned)
-    add_output("--csv", metavar="FILE", help="write losses and metrics, one row per value")
-    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
 
 
 def _levels(text):
@@ -125,14 +113,6 @@ def _levels(text):
     if len(set(found)) < len(found):
         raise argparse.ArgumentTypeError(f"{text!r} contains a level twice")
     return found
-
-
-def _image_file(text):
-    """Raise an error for argparse if this is not the name of an image."""
-    try:
-        renderer.format_of(text)
-    except AmpError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def checked_command(parser, options):
@@ -143,7 +123,7 @@ def checked_command(parser, options):
     _set_jobs(parser, options)
     if options.find_keep_fp32:
         options.levels = [options.find_keep_fp32]
-    fail_on_options.check(parser, options)
+    report_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options)
     if command[0] == "-":
@@ -185,14 +165,12 @@ def _check_environment(parser):
 
 
 def _check_outputs(parser, options):
-    """Check that the output files can be written; ``--resume`` is ``--json`` too."""
+    """Check that ``--live`` can show something; ``--resume`` is ``--json`` too."""
     if options.resume and options.json not in (None, options.resume):
         parser.error("--resume writes the report too: leave out --json")
     options.json = options.resume or options.json
-    if (options.html or options.png or options.live) and not renderer.is_installed():
+    if options.live and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
-    if options.tensorboard and not export.has_tensorboard():
-        parser.error(export.NO_TENSORBOARD)
 
 
 def _set_jobs(parser, options):

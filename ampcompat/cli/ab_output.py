@@ -1,19 +1,14 @@
-"""Prints and writes the results of ``ab`` when its runs have ended."""
+"""Prints the results of ``ab`` when its runs have ended."""
 
 import os
 import shlex
 import textwrap
 
 from ..abtest.planned_run import own_files, script_file
-from ..abtest.report import export
-from ..abtest.report.html import to_html
-from ..abtest.report.markup import to_latex, to_markdown
-from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
-from ..errors import AmpError
 from ..scripts.check.initialize_rules import conditional_calls_in
-from ..support import files, missing_cuda, terminal
+from ..support import missing_cuda, terminal
 from ..support.terminal import show
 from .ab_find_keep_fp32 import find_in_processes
 
@@ -81,26 +76,6 @@ def print_search(report, options, planned, progress):
     """Search for the layers that must stay float32, and print them."""
     print()
     print(find_in_processes(report, options, planned, progress))
-
-
-def write_files(options, report):
-    """Write the files that the command line requests; yield the name of each, and the error if it cannot be written."""
-    for path, write in (
-        (options.json, report.save),
-        (options.html, lambda path: files.write(path, to_html(report))),
-        (options.png, lambda path: save_figure(report, path)),
-        (options.markdown, lambda path: files.write(path, to_markdown(report))),
-        (options.latex, lambda path: files.write(path, to_latex(report))),
-        (options.csv, lambda path: files.write(path, export.to_csv(report))),
-        (options.tensorboard, lambda path: export.to_tensorboard(report, path)),
-    ):
-        if path is not None:
-            try:
-                write(path)
-            except (AmpError, OSError) as error:  # OSError: of TensorBoard's own writer
-                yield path, error
-            else:
-                yield path, None
 
 
 def advice_without_cuda(options, report, arguments):

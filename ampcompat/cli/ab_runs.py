@@ -82,9 +82,6 @@ def begin_or_resume(options, command, planned):
     if not options.resume or not os.path.exists(options.resume):
         return Report(environment=environment, baseline=options.baseline), planned
     report = Report.load(options.resume, 1 << 40)  # its own
-    if options.baseline not in report.runs and UNCHANGED in report.runs:  # its name in files of version 0.2
-        named = {UNCHANGED: options.baseline}
-        report.runs = {named.get(row, row): run for row, run in report.runs.items()}
     report.baseline = options.baseline
     done = [each for each in planned if is_finished(report, each)]
     recorded = [(each.label, report.run_of(each.level, each.repeat).identity, each.identity()) for each in done]

@@ -5,7 +5,6 @@ The script runs in its own process, at O0. This process does not import torch.
 
 import json
 
-from ..abtest.judging.verdict import ACCEPTED, REJECTED, judge
 from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
 from . import watched_run
@@ -23,8 +22,19 @@ def forecast(arguments):
     command = watched_run.checked_command(parser, options, "forecast")
 
     def run():
-        found = run_forecast(options, command, Progress(steps=options.steps))
-        print_forecast(found, command, options.details)
+        found = watched_run.observed(
+            options,
+            command,
+            Progress(steps=options.steps),
+            "forecast",
+            WATCH,
+            run_options={"initialize": {"loss_scale": 1.0}},
+            label="float32",
+            level="O0",
+            opt_level="O0",
+            environment=ChildEnvironment(is_uncompiled=True).to_env(),
+        )
+        _print(found, command, options.details)
         if options.json is not None:
             files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
         return 0
@@ -45,42 +55,8 @@ def _parser():
     return parser
 
 
-def run_forecast(options, command, progress):
-    """Run a script in a child process and return its forecast, of ``forecast_json.make``.
-
-    Args:
-        options: with ``steps``, ``seed``, ``device`` and ``verbose``.
-
-    Raises:
-        AmpError: the script failed before a step was recorded; the message has the end of its output.
-    """
-    return watched_run.observed(
-        options,
-        command,
-        progress,
-        "forecast",
-        WATCH,
-        run_options={"initialize": {"loss_scale": 1.0}},
-        label="float32",
-        level="O0",
-        opt_level="O0",
-        environment=ChildEnvironment(is_uncompiled=True).to_env(),
-    )
-
-
-def print_forecast(found, command, details):
-    """Print a forecast."""
+def _print(found, command, details):
     from ..tools.forecast.forecast_text import to_text
 
     width = terminal.columns(80, least=80, most=100)
     print(to_text(found, command, width, details))
-
-
-def agreement(found, report):
-    """Return at which levels the verdicts of a report agree with a forecast, as one sentence."""
-    verdicts = {level: verdict.kind for level, verdict in judge(report).items() if level in found["levels"]}
-    judged = [level for level, kind in verdicts.items() if kind in (ACCEPTED, REJECTED)]
-    works = {level: found["levels"][level]["prediction"] == "works" for level in judged}
-    wrong = [level for level in judged if works[level] != (verdicts[level] == ACCEPTED)]
-    told = f"The forecast was right at {len(judged) - len(wrong)} of {len(judged)} judged levels"
-    return told + ("; wrong at {}.".format(", ".join(wrong)) if wrong else ".")

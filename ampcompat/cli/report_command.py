@@ -1,24 +1,18 @@
 """``report``: show reports of ``ab --json`` as tables, as an HTML page and as an image, without torch."""
 
-import functools
 import os
 import textwrap
 from glob import escape, glob
 
-from ..abtest.judging.advice import advise
 from ..abtest.judging.summary import summarize
-from ..abtest.report import build_charts
-from ..abtest.report.html import to_html
-from ..abtest.report.markup import to_latex, to_markdown
-from ..abtest.report.renderer import save_figure
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..abtest.row_names import noun
 from ..abtest.running import cluster_plan
 from ..errors import AmpError
-from ..support import files, terminal
+from ..support import terminal
 from ..support.terminal import show
-from . import fail_on_options, target_option
+from . import report_options
 from .argument_parser import CommandParser
 
 #: Values of a report's environment that differ in every series, or follow from other values.
@@ -32,49 +26,27 @@ def report(arguments):
     parser.add_argument("--merge", action="store_true", help="merge reports of one series")
     parser.add_argument("--details", action="store_true", help="print everything that is known about each level")
     parser.add_max_size()
-    parser.add_output("--json", metavar="FILE", help="write the report again, merged and judged by this version")
-    parser.add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
-    parser.add_output("--png", metavar="FILE", help="write an image (needs the extra `report`)")
-    parser.add_output("--markdown", metavar="FILE", help="write the tables for a pull request")
-    parser.add_output("--latex", metavar="FILE", help="write the tables for a paper")
-    target_option.add_option(parser)
-    fail_on_options.add_options(parser)
+    report_options.add_options(parser)
     options = parser.parse_args(arguments)
     parser.check_outputs(options, _inputs(options.files))
-    if options.json and len(options.files) > 1 and not options.merge:
-        parser.error("--json writes one report: give one, or --merge those of a series")
+    of_one = [name for name in ("json", "csv", "tensorboard") if getattr(options, name)]
+    if of_one and len(options.files) > 1 and not options.merge:
+        parser.error(f"--{of_one[0]} writes one report: give one, or --merge those of a series")
     try:
         reports, missing = _read(options)  # all of them before anything is printed or written
-        fail_on_options.check(parser, options, [each for _, each in reports])
+        report_options.check(parser, options, [each for _, each in reports])
         for _, each in reports:
-            gate = {"target": options.target, "tolerance": options.tolerance}
-            each.environment.update({name: value for name, value in gate.items() if value is not None})
-            advise(each)  # by the rules of this version, even if another wrote the file
+            report_options.judge(options, each)
         summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
         _print_differences(reports)
         _print(reports, summaries, options.details)
         if missing:
             show("\nMissing: {}.".format(", ".join(missing)))
-        _write_files(options, reports, summaries)
     except AmpError as error:
         parser.error(str(error))
-    found = zip(reports, summaries)
-    return max(fail_on_options.exit_code(parser.prog, options, each, rows) for (_, each), rows in found)
-
-
-def _write_files(options, reports, summaries):
-    named = _named(reports)
-    drawn = build_charts.charts(named) if options.html or options.png else []
-    if options.json:
-        _write(options.json, reports[0][1].save)
-    if options.html:
-        _write(options.html, lambda path: files.write(path, to_html(named, summaries, drawn)))
-    for path, render in ((options.markdown, to_markdown), (options.latex, to_latex)):
-        if path:
-            text = "\n".join(render(each, rows) for (_, each), rows in zip(reports, summaries))
-            _write(path, functools.partial(files.write, content=text))
-    if options.png:
-        _write(options.png, lambda path: save_figure(named, path, drawn=drawn))
+    codes = [report_options.write_files(parser, options, _named(reports), summaries)]
+    codes += [report_options.exit_code(parser, options, each, rows) for (_, each), rows in zip(reports, summaries)]
+    return codes[0] or max(codes)
 
 
 def _inputs(paths):
@@ -157,8 +129,3 @@ def _named(reports):
     short = [os.path.basename(path) for path, _ in reports]
     names = short if len(set(short)) == len(short) else [path for path, _ in reports]
     return list(zip(names, (each for _, each in reports)))
-
-
-def _write(path, save):
-    save(path)
-    show(f"wrote {path}")

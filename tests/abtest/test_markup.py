@@ -100,6 +100,6 @@ def test_the_tables_are_written_to_files(tmp_path, capsys):
     path, markdown, latex = [str(tmp_path / name) for name in ("a.json", "table.md", "table.tex")]
     report().save(path)
     assert main(["report", path, "--markdown", markdown, "--latex", latex]) == 0
-    assert capsys.readouterr().out.endswith(f"wrote {markdown}\nwrote {latex}\n")
+    assert capsys.readouterr().err == f"wrote {markdown}\nwrote {latex}\n"
     with open(markdown, encoding="utf-8") as file:
         assert file.read() == to_markdown(Report.load(path))

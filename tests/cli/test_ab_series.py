@@ -314,19 +314,6 @@ def test_where_scripts_are_compared_the_row_of_the_script_has_its_name(command, 
     assert list(found) == [name, "new.py"] and chosen == name
 
 
-def test_a_file_of_version_0_2_is_resumed_though_its_baseline_had_another_name(begun, script, tmp_path):
-    saved, other = tmp_path / "report.json", tmp_path / "new.py"
-    other.write_text("print('another')\n")
-    command = ["--resume", str(saved), "--against", str(other), script]
-    assert ab_command.ab(command) == 0 and len(begun) == 3
-    report = Report.load(str(saved))
-    report.runs = {"unchanged" if row == "training.py" else row: run for row, run in report.runs.items()}
-    report.baseline = "unchanged"
-    report.save(str(saved))
-    assert ab_command.ab(command) == 0 and len(begun) == 3
-    assert Report.load(str(saved)).baseline == "training.py"
-
-
 def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own_row(tmp_path):
     script, saved = tmp_path / "training.py", tmp_path / "report.json"
     script.write_text(
@@ -436,17 +423,6 @@ def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_r
     del timed[:]
     assert ab_command.ab(series_of[:-1] + ["O0,O1,O2", script]) == 0
     assert timed == ["O0", "O1", "O2", "O2", "O1", "O0", "O0", "O1", "O2"]
-
-
-def test_the_short_run_of_version_0_2_counts_as_one_round(tmp_path):
-    tree = {"schema": 2, "baseline": "O0", "runs": {}}
-    timing = {"step_microseconds": [[10000, 30]]}
-    for level, of_level in (("O0", timing), ("O1", {"step_microseconds": [[5000, 30]]}), ("O2", {})):
-        tree["runs"][level] = {"step_microseconds": [[70000, 30]], "timing": of_level}
-    report = Report.from_json(json.dumps(tree))
-    assert [len(run.timings) for run in report.runs.values()] == [1, 1, 0]
-    rows = summary.summarize(report)
-    assert (rows["O1"].speed, rows["O1"].interval, rows["O2"].speed) == (2.0, None, None)
 
 
 def test_without_short_runs_there_is_no_column_of_speeds(begun, script, capsys):

@@ -1,4 +1,4 @@
-"""``ampcompat forecast``: its output, its files, its errors, and ``ab --forecast``."""
+"""``ampcompat forecast``: its output, its files and its errors."""
 
 import json
 import re
@@ -7,7 +7,6 @@ import pytest
 import trainings  # noqa: F401  skips old torch
 from helpers import forked
 
-from ampcompat.cli import forecast_command as command
 from ampcompat.cli import main
 from ampcompat.launch.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import forecast_text
@@ -144,16 +143,6 @@ def test_a_script_that_does_not_train_is_one_clear_error(source, told, tmp_path)
     assert done.returncode == 1 and told in done.stderr and done.stdout == ""
 
 
-def test_ab_says_whether_the_forecast_was_right(tmp_path):
-    path = tmp_path / "training.py"
-    path.write_text(SCRIPT)
-    options = "--forecast", "--steps", 25, "--levels", "O0,O2", "--no-diagnose", "--no-memory", "--timing-steps", 0
-    done = forked.run(forked.ab, *options, path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.index("Forecast of") < done.stdout.index("level  verdict")
-    assert "The forecast was right at 1 of 1 judged levels." in done.stdout
-
-
 @pytest.mark.parametrize(
     "arguments, told",
     (
@@ -197,13 +186,3 @@ def test_a_level_that_will_not_work_has_no_advice_on_its_loss_scale():
     fails = dict(FOUND["levels"]["O2"], prediction="fails", keep_fp32=[])
     told = forecast_text.to_text({**FOUND, "levels": dict(FOUND["levels"], O2=fails)}, ["train.py"])
     assert "O2  will not work" in told and "init_scale" not in told
-
-
-def test_agreement_counts_judged_levels(monkeypatch):
-    class Verdict:
-        def __init__(self, kind):
-            self.kind = kind
-
-    kinds = {"O0": "baseline", "O1": "rejected", "O2": "rejected", "O3": "not judged", "other": "accepted"}
-    monkeypatch.setattr(command, "judge", lambda report: {level: Verdict(kind) for level, kind in kinds.items()})
-    assert command.agreement(FOUND, None) == "The forecast was right at 1 of 2 judged levels; wrong at O1."

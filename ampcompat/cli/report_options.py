@@ -1,0 +1,132 @@
+"""What ``ab`` and ``report`` share: the files that they write, the target, and checks for a pipeline."""
+
+import argparse
+import sys
+
+from ..abtest.judging import equivalence, time_to_target
+from ..abtest.judging.advice import advise
+from ..abtest.judging.verdict import REJECTED
+from ..abtest.report import build_charts, export, renderer
+from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
+from ..abtest.row_names import name_of
+from ..errors import AmpError
+from ..support import files
+from ..support.terminal import show
+
+#: The exit codes if a file could not be written, and if a row has one of the results of ``--fail-on``.
+NOT_WRITTEN, FAILED_ON = 1, 3
+
+#: name -> whether a row has the result, by its ``LevelSummary`` and ``Equivalence``, or None.
+RESULTS = {
+    "rejected": lambda row, found: row.verdict.kind == REJECTED,
+    "refuted": lambda row, found: found is not None and found.result == equivalence.REFUTED,
+    "not-shown": lambda row, found: found is not None and found.result == equivalence.NOT_SHOWN,
+    "failed": lambda row, found: row.kind == "failed",
+}
+
+
+def add_options(parser):
+    """Add the options to a parser."""
+    add, add_output = parser.add_argument, parser.add_output
+    add_output("--json", metavar="FILE", help="write the report as JSON, for `ampcompat report`")
+    add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
+    image = "write the charts as an image (needs the extra `report`)"
+    add_output("--png", check=_of_library(renderer.format_of), metavar="FILE", help=image)
+    add_output("--markdown", metavar="FILE", help="write the table for a pull request")
+    add_output("--latex", metavar="FILE", help="write the table for a paper")
+    add_output("--csv", metavar="FILE", help="write losses and metrics, one row per value")
+    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
+    target = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's final loss"
+    add("--target", type=_of_library(time_to_target.parse), metavar="NAME=NUMBER", help=target)
+    tolerance = "say whether each row ends within this share of the baseline, such as 0.01: shown, refuted or not shown"
+    add("--tolerance", type=_of_library(equivalence.parse), metavar="SHARE", help=tolerance)
+    fail = "exit code {} if a row has one of these results: {}".format(FAILED_ON, ",".join(RESULTS))
+    add("--fail-on", type=_results, default=[], metavar="RESULT,…", help=fail)
+
+
+def _of_library(check):
+    """Return a type for argparse: texts for which ``check`` raises no ``AmpError``."""
+
+    def checked(text):
+        try:
+            check(text)
+        except AmpError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return checked
+
+
+def _results(text):
+    found = text.split(",")
+    unknown = [each for each in found if each not in RESULTS]
+    if unknown:
+        raise argparse.ArgumentTypeError("{!r} is not one of {}".format(unknown[0], ", ".join(RESULTS)))
+    return found
+
+
+def check(parser, options, known=()):
+    """Exit with one line if an option needs a package, or a tolerance that is not in all of the ``known`` reports."""
+    if (options.html or options.png) and not renderer.is_installed():
+        parser.error(renderer.NOT_INSTALLED)
+    if options.tensorboard and not export.has_tensorboard():
+        parser.error(export.NO_TENSORBOARD)
+    needs = [name for name in options.fail_on if name in ("refuted", "not-shown")]
+    has = options.tolerance is not None or (known and all("tolerance" in each.environment for each in known))
+    if needs and not has:
+        parser.error("--fail-on {} needs --tolerance, such as --tolerance 0.01".format(",".join(needs)))
+
+
+def judge(options, report):
+    """Judge a report by the rules of this version, with the target and the tolerance of the command line."""
+    given = {"target": options.target, "tolerance": options.tolerance}
+    report.environment.update({name: value for name, value in given.items() if value is not None})
+    advise(report)
+
+
+def write_files(parser, options, reports, summaries):
+    """Write the files that the command line requests, and say so on stderr; return the exit code.
+
+    Args:
+        reports: ``[(name, Report), …]``; JSON, CSV and TensorBoard have the first one.
+        summaries: what ``summarize`` returned for each.
+    """
+    drawn = build_charts.charts(reports) if options.html or options.png else []
+    (_, first), code = reports[0], 0
+
+    def tables(render):
+        texts = [render(report, rows) for (_, report), rows in zip(reports, summaries)]
+        return lambda path: files.write(path, "\n".join(texts))
+
+    for path, write in (
+        (options.json, first.save),
+        (options.html, lambda path: files.write(path, to_html(reports, summaries, drawn))),
+        (options.png, lambda path: renderer.save_figure(reports, path, drawn=drawn)),
+        (options.markdown, tables(to_markdown)),
+        (options.latex, tables(to_latex)),
+        (options.csv, lambda path: files.write(path, export.to_csv(first))),
+        (options.tensorboard, lambda path: export.to_tensorboard(first, path)),
+    ):
+        if path is not None:
+            try:
+                write(path)
+                show(f"wrote {path}", file=sys.stderr)
+            except (AmpError, OSError) as error:  # OSError: of TensorBoard's own writer
+                show(f"{parser.prog}: error: {error}", file=sys.stderr)
+                code = NOT_WRITTEN
+    return code
+
+
+def exit_code(parser, options, report, rows):
+    """Return ``FAILED_ON`` if a row has a result of ``--fail-on``, and print which; otherwise 0.
+
+    ``rows``: what ``summarize(report)`` returned.
+    """
+    told = []
+    for name in options.fail_on:
+        found = [level for level, row in rows.items() if RESULTS[name](row, report.runs[level].equivalence)]
+        told += ["{}: {}".format(name, ", ".join(name_of(report, level) for level in found))] if found else []
+    if told:
+        print("{}: --fail-on: {}".format(parser.prog, "; ".join(told)), file=sys.stderr)
+    return FAILED_ON if told else 0
