@@ -42,11 +42,8 @@ def tree_of(path):
 
 
 def top_of(dotted):
-    """Return the height of the folder or module of ``ampcompat/`` that a module is or is in.
-
-    ``ampcompat`` itself is the lowest: all modules may import its version.
-    """
-    return ORDER.index(dotted.split(".")[0]) if dotted else -1
+    """Return the height of the folder or module of ``ampcompat/`` that a module is or is in; 0 for the version."""
+    return 0 if dotted == "__version__" else ORDER.index(dotted.split(".")[0])
 
 
 def layer_of(dotted):
@@ -85,7 +82,7 @@ def imported(path):
             continue
         for alias in node.names:
             name = ".".join(base + (alias.name,))
-            found.add(name if name in NAMES else ".".join(base))
+            found.add(name if name in NAMES or not base else ".".join(base))
     return found - {dotted_name(path)}
 
 
