@@ -4,7 +4,8 @@
 
 Each run has its model's construction outside of the clock, and the audit's beginning, its end and its report inside.
 The two take turns; times are CPU times of this process on one thread, so that other processes change them little. The
-ratio is the median of the rounds'. The last line has the CPU's flags for half arithmetic.
+ratio is the median of the rounds'. Operations are those that torch dispatches, of a run of their own: a count without
+noise. The last line has the CPU's flags for half arithmetic.
 """
 
 import statistics
@@ -16,6 +17,7 @@ import torch
 from networks import DoubleConv, Transformer, perceptron
 
 import ampcompat
+from ampcompat.trace.calls import OperationCalls
 
 BFLOAT16 = torch.bfloat16
 
@@ -53,7 +55,7 @@ def main(arguments=None):
     """Print a row per case, and return 0."""
     stated = bench.options(__doc__, arguments, choices={"only": CASES}, steps=50, rounds=3, only=list(CASES))
     torch.set_num_threads(1)
-    bench.heading("training", "step", "steps", "audit / plain", "least and most of the rounds")
+    bench.heading("training", "step", "steps", "audit / plain", "least and most of the rounds", "operations")
     for name in stated.only:
         subjects = {
             audited: lambda name=name, audited=audited: seconds(name, stated.steps, audited)
@@ -63,7 +65,9 @@ def main(arguments=None):
         ratios = [audited / plain for audited, plain in zip(found[True], found[False])]
         step = f"{statistics.median(found[False]) / stated.steps * 1e3:.1f} ms"
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        bench.row(name, step, stated.steps, f"{statistics.median(ratios):.2f}", spread)
+        plain, audited = (operations(name, stated.steps, audited) for audited in (False, True))
+        ratio = f"{statistics.median(ratios):.2f}"
+        bench.row(name, step, stated.steps, ratio, spread, f"{audited / plain:.3f} ({audited:,} / {plain:,})")
     print("\n" + bench.machine() + ", " + " ".join(bench.cpu_flags()))
     return 0
 
@@ -81,6 +85,24 @@ def seconds(name, steps, audited):
     else:
         train(model, x, optimizer, steps, has_autocast)
     return time.process_time() - begin
+
+
+class Counter(OperationCalls):
+    """Counts the operations."""
+
+    count = 0
+
+    def called(self, function, args, kwargs):
+        """Call an operation."""
+        self.count += 1
+        return function(*args, **kwargs)
+
+
+def operations(name, steps, audited):
+    """Return the number of operations of a training run."""
+    with Counter() as counter:
+        seconds(name, steps, audited)
+    return counter.count
 
 
 def train(model, x, optimizer, steps, has_autocast):

@@ -137,6 +137,58 @@ def half_average(dtype, is_written=True, decay=0.999):
     return average
 
 
+def kept_average(dtype, how, decay=0.999):
+    """Train a float32 model with an average of its weights in a dict or list: ``how`` it is written to."""
+    model = mlp(torch.float32)
+    averages = {name: param.detach().to(dtype, copy=True) for name, param in model.named_parameters()}
+
+    @torch.no_grad()
+    def write(step):
+        weights = [param.to(dtype) for param in model.parameters()]
+        for average, weight in zip(averages.values(), weights):
+            if how == "lerp_":
+                average.lerp_(weight, 1 - decay)
+            elif how == "mul_ and add_":
+                average.mul_(decay).add_(weight, alpha=1 - decay)
+            elif how == "copy_" and step % 3 == 2:
+                average.copy_(weight)
+        if how == "foreach":
+            torch._foreach_lerp_(list(averages.values()), weights, 1 - decay)
+
+    train(model, torch.optim.SGD(model.parameters(), lr=0.5), after=write)
+    return averages
+
+
+class Rotary(torch.nn.Module):
+    """A linear layer whose outputs are multiplied by the cosines of positions and frequencies.
+
+    Args:
+        how: the products are computed under autocast ("matmul") or outside ("disabled"), or elementwise ("product").
+        length: the number of positions.
+    """
+
+    def __init__(self, how, length=300):
+        super().__init__()
+        self.layer, self.how, self.length = torch.nn.Linear(16, 4), how, length
+        self.register_buffer("frequencies", 0.1 ** torch.arange(4.0))
+
+    def forward(self, x):
+        positions = torch.arange(self.length)
+        if self.how == "product":
+            angles = positions[:, None].float() * self.frequencies
+        else:
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.how == "matmul"):
+                angles = positions.float()[:, None] @ self.frequencies[None]
+        return self.layer(x) * angles.cos().mean()
+
+
+def rotating(how, length=300):
+    """Train a ``Rotary`` layer under bfloat16 autocast."""
+    torch.manual_seed(0)
+    model = Rotary(how, length)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), autocast=torch.bfloat16)
+
+
 def underflowing(scale, dtype=torch.float16):
     """Train under float16 autocast with tiny gradients, with a scaler of this scale, or none."""
     torch.manual_seed(0)
@@ -157,14 +209,16 @@ def underflowing(scale, dtype=torch.float16):
             scaler.update()
 
 
-def changing_dtype(is_restored):
-    """Train a model that validation casts to half: ``model.half()``, or a copy of it."""
+def changing_dtype(is_restored, comes_back=False, dtype=torch.bfloat16):
+    """Train a model that validation casts to half, and maybe back, or a copy of it."""
     model = mlp(torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(4):
         train(model, optimizer, steps=1)
         if step == 1:
-            (copy.deepcopy(model) if is_restored else model).bfloat16()
+            validated = (copy.deepcopy(model) if is_restored else model).to(dtype)
+            if comes_back:
+                validated.float()
 
 
 def accumulating(dtype):

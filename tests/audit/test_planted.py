@@ -99,11 +99,39 @@ RUNS = {
     ),
     "AveragedModel, 0.999": Run("half_average", of(averaged_model, HALF, 0.999), of(averaged_model, FULL, 0.999)),
     "AveragedModel, 0.9999": Run("half_average", of(averaged_model, HALF, 0.9999), of(averaged_model, FULL, 0.9999)),
+    "average in a dict": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "mul_ and add_"),
+        of(planted.kept_average, FULL, "mul_ and add_"),
+    ),
+    "average in a list": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "foreach"),
+        of(planted.kept_average, HALF, "copy_"),  # a copy from time to time
+    ),
+    "average by lerp_": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "lerp_"),
+        of(planted.kept_average, HALF, "lerp_", decay=0.1),
+    ),
     "no scaler": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, 2.0**16)),
     "no scaler, or bfloat16": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, None, HALF)),
     "clipped norm": Run("clipped_scaled", of(clipping, "scaled", "norm"), of(clipping, "unscaled", "norm")),
     "clipped values": Run("clipped_scaled", of(clipping, "scaled", "value"), of(clipping, "unscaled", "value")),
     "cast by validation": Run("changed_dtype", of(planted.changing_dtype, False), of(planted.changing_dtype, True)),
+    "cast by validation, and back": Run(
+        "rounded_weights", of(planted.changing_dtype, False, True), of(planted.changing_dtype, True, True)
+    ),
+    "cast to float16 and back": Run(
+        "rounded_weights",
+        of(planted.changing_dtype, False, True, FLOAT16),
+        of(planted.changing_dtype, False, True, torch.float64),
+    ),
+    "positions": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "disabled")),
+    "positions, elementwise": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "product")),
+    "positions that bfloat16 holds": Run(
+        "rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "matmul", length=257)
+    ),
     "eps": Run("rounded_eps", of(adam, FLOAT16), of(adam, FULL)),
     "second moment": Run("rounded_state", of(adam, FLOAT16, 1e-2, eps=1e-3), of(adam, FULL, 1e-2, eps=1e-3)),
 }

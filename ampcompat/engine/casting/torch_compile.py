@@ -65,6 +65,12 @@ elif not hasattr(_compiler, "_compile_session_context"):
 is_tracing = getattr(_compiler, "is_dynamo_compiling", is_compiling)
 
 
+def compiled_graphs():
+    """Return the number of graphs that have been compiled in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return counters.get("stats", {}).get("unique_graphs", 0)
+
+
 def end_graph():
     """Make torch.compile, which is tracing the calling code, end its graph here.
 

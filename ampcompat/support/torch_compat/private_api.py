@@ -130,6 +130,7 @@ _MODES = (
         "2.2.2",
     )
     + _rows("torch", "_guards", "the same", "products are not compiled with torch 2.8", "2.13.0")
+    + _rows("torch._dynamo.utils", "counters", "an audit compiles nothing again", "it may do so", "2.13.0")
     + _rows(
         "torch._dynamo.eval_frame",
         "skip_code",

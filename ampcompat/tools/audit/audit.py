@@ -6,15 +6,16 @@ from typing import Any, Dict, List, Optional, Sequence
 import torch
 
 from ...errors import AmpError
-from ...launch.forced_levels.trained_modules import all_modules, outermost
+from ...launch.forced_levels.trained_modules import all_objects, outermost
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
 from . import findings
 from .audit_text import to_text
+from .forward_pass import ForwardPasses
 from .script_calls import ScriptCalls, StepGradients
 from .weight_averages import WeightAverages
-from .weight_updates import HALF, WeightUpdates
+from .weight_updates import HALF, PERIOD, WINDOW, WeightUpdates
 
 OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optimizer's step; this is {}."
 
@@ -52,12 +53,13 @@ class Audit:
         self._new = []  # optimizers whose models are not noted
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
-        self._calls, self._gradients = ScriptCalls(), StepGradients()
+        self._calls, self._gradients, self._forward = ScriptCalls(), StepGradients(), ForwardPasses()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
         self._are_reduced = False  # gradients, between ranks
 
     def __enter__(self) -> "Audit":
         features.read()  # once in a process, it enters a region of each dtype, which is not the script's
+        self._patches.defer(self._forward.end)
         self._calls.watch(self._patches)
         step_hooks.register(self._patches, self._before_step, self._after_step)
         return self
@@ -66,6 +68,8 @@ class Audit:
         self._patches.undo()
 
     def _before_step(self, optimizer, args, kwargs):
+        self._forward.end(optimizer)
+        self._averages.compare(begins=False)
         if not self._updates.has(optimizer):
             self._new.append(optimizer)
             self._are_reduced = _has_ranks()
@@ -77,20 +81,24 @@ class Audit:
 
     def _note_models(self):
         """Note names, buffers and averages now: when the run has ended, the script's models may be gone."""
-        modules = all_modules()
-        self._averages.look([each.optimizer for each in self._updates.optimizers()], modules)
         optimizers, self._new = self._new, []
-        for model in outermost(optimizers, modules):
+        objects = all_objects(torch.nn.Module, torch.Tensor)
+        models = outermost(optimizers, [each for each in objects if isinstance(each, torch.nn.Module)])
+        for model in models:
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
+        tensors = [each for each in objects if isinstance(each, torch.Tensor)]
+        self._averages.look(tensors, [each.optimizer for each in self._updates.optimizers()], self._names)
+        return models
 
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
         if self._new and self._updates.steps >= _LOOK:
-            self._note_models()
+            self._forward.begin(self._note_models(), optimizer)
+        self._averages.compare(begins=self._updates.steps % PERIOD < WINDOW)
 
     def __str__(self) -> str:
-        return to_text(self.report(), sys.argv[:1] or ["the script"])
+        return to_text(self.report(), (sys.argv[:1] or ["the script"]) + list(self._argv or ()))
 
     @property
     def wrong(self) -> List[Dict[str, Any]]:
@@ -101,9 +109,10 @@ class Audit:
         """Return the report as a dict that JSON can hold; waits for the devices.
 
         ``steps``: of optimizers, without those that step with others; ``repeated``: how many of them were compared with
-        steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "gradients" or "autocast":
-        dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones
-        first.
+        steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "activations": a dict with
+        the keys of ``LayerDtypes`` and ``calls`` for each kind of layer, or None if functions have been compiled,
+        "gradients" or "autocast": dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of
+        ``AuditFinding``, wrong ones first.
         """
         if self._new:
             self._note_models()
@@ -118,13 +127,14 @@ class Audit:
             params = watched.params()
             has_half = has_half or bool(params)
             yield from findings.of_optimizer(watched, params, self._names)
-        for name, share in self._averages.standing_still():
-            yield findings.average_stands_still(name, share)
+        yield from findings.average_stands_still(*self._averages.standing_still())
+        yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
         yield from findings.half_sums(self._calls, self._gradients, self._are_reduced)
         yield from findings.dead_flag(self._argv or (), has_half)
 
     def _dtypes(self):
+        layers = self._forward.layers
         state, trained = {}, []  # of amp's optimizers, no module has the params: they are masters
         for watched in self._updates.optimizers():
             trained += watched.all_params()
@@ -133,6 +143,7 @@ class Audit:
         return {
             "weights": _elements({**self._names, **dict.fromkeys(trained)}),
             "buffers": _elements(self._buffers.values()),
+            "activations": layers and [dict(layer._asdict(), calls=calls) for layer, calls in layers.items()],
             "gradients": sorted(map(dtype_name, self._gradients.dtypes)),
             "autocast": sorted(map(dtype_name, self._calls.regions)),
             "optimizer state": {name: sorted(dtypes) for name, dtypes in state.items()},

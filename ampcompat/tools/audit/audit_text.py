@@ -8,6 +8,8 @@ from ...abtest.report.number_format import share
 #: The number of params of a finding that are listed.
 _SHOWN = 5
 
+_HALF = {"float16", "bfloat16"}
+
 
 def to_text(report, command, width=100, launcher=()):
     """Return the report as text.
@@ -19,7 +21,8 @@ def to_text(report, command, width=100, launcher=()):
         launcher: the command that starts the script's ranks.
     """
     lines = [title(report, command)]
-    lines += [f"  {name:16} {told}" for name, told in dtypes(report["dtypes"])]
+    for name, told in dtypes(report["dtypes"]):
+        lines += textwrap.wrap(told, width, initial_indent=f"  {name:16} ", subsequent_indent=" " * 19)
     for finding in report["findings"]:
         lines += [""] + _finding(finding, command, width, launcher)
     return "\n".join(lines)
@@ -41,13 +44,31 @@ def dtypes(dtypes):
     for name in ("weights", "buffers"):
         if dtypes[name]:
             yield name, ", ".join(f"{dtype} ({count:,})" for dtype, count in dtypes[name].items())
+    layers = dtypes["activations"]
+    if layers != []:
+        yield "activations", "not seen: functions are compiled" if layers is None else _grouped(map(_border, layers))
+    mixed = [each for each in layers or () if set(each["weights"]) == {"float32"} and set(each["inputs"]) & _HALF]
+    if mixed:
+        yield "float32 layers", "get " + _grouped((each["layer"], ", ".join(each["inputs"])) for each in mixed)
     for name in ("gradients", "autocast"):
         yield name, ", ".join(dtypes[name]) or "none"
+    state = [(name, ", ".join(found)) for name, found in dtypes["optimizer state"].items()]
+    if state:
+        yield "optimizer state", _grouped(state)
+
+
+def _border(layer):
+    """Return the class of a layer, and its dtypes: one, or that of its inputs and that of its outputs."""
+    inputs, outputs = ", ".join(layer["inputs"]), ", ".join(layer["outputs"])
+    return layer["layer"], outputs if inputs in ("", outputs) else f"{inputs} to {outputs}"
+
+
+def _grouped(pairs):
+    """Return ``dtypes (names); …`` of ``(name, dtypes)`` pairs."""
     names = {}
-    for name, found in dtypes["optimizer state"].items():
-        names.setdefault(", ".join(found), []).append(name)
-    if names:
-        yield "optimizer state", "; ".join("{} ({})".format(found, ", ".join(each)) for found, each in names.items())
+    for name, dtypes in pairs:
+        names.setdefault(dtypes, {})[name] = None
+    return "; ".join("{} ({})".format(dtypes, ", ".join(each)) for dtypes, each in names.items())
 
 
 def _finding(finding, command, width, launcher):

@@ -24,6 +24,11 @@ UNDERFLOW = 0.05
 #: The share of zeros in half optimizer state, that float32 state does not have, that is wrong.
 ZEROS = 0.1
 
+#: The share of elements of half averages that is wrong if they do not move.
+STILL = 0.5
+
+_CAST_A_COPY = "Cast a copy (copy.deepcopy(model).half()) where the script validates or saves."
+
 _LEVELS = {torch.float16: "O2", torch.bfloat16: "O5"}
 
 #: Options of scripts that ask for half precision, and values of options that do.
@@ -70,6 +75,13 @@ def of_optimizer(watched, params, names):
         yield from _rounded_state(watched, params, names)
     if watched.dtypes_before:
         yield _changed_dtypes(watched, names)
+    dtype = watched.rounded.dtype()
+    if dtype is not None:
+        text = (
+            f"The float32 weights that {type(watched.optimizer).__name__} trains, such as "
+            f"{names.get(watched.rounded.params[0], '?')}, were rounded to {dtype_name(dtype)} between steps."
+        )
+        yield AuditFinding("rounded_weights", True, text, _CAST_A_COPY)
 
 
 def _lost_updates(watched, params, names):
@@ -77,7 +89,10 @@ def _lost_updates(watched, params, names):
     level = _LEVELS[next(iter(params)).dtype]
     kind = type(watched.optimizer).__name__
     if watched.problem is not None:
-        text = f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem})."
+        text = (
+            f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem}). "
+            f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
+        )
         yield AuditFinding("half_weights", False, text, f"Compare with float32 masters: run at {level}.", level)
         return
     nonfinite = [each for each in params.values() if each.nonfinite]
@@ -96,12 +111,10 @@ def _lost_updates(watched, params, names):
         return
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
-    numel = sum(each.numel for each in params.values())
-    unmoved = sum(each.unmoved for each in params.values())
     text = (
         f"{kind} updates {dtype} weights without float32 masters, and most of its updates are lost: they are smaller "
         f"than half a unit in the last place of the weights. {len(behind)} of {len(params)} params do not follow. "
-        f"After {watched.steps} steps, {number_format.share(unmoved / numel)} of all elements have not moved at all."
+        f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
     )
     more = number_format.size(_more_bytes(watched, params))
     remedy = (
@@ -109,6 +122,11 @@ def _lost_updates(watched, params, names):
         "learning rate may have to be smaller."
     )
     yield AuditFinding("lost_updates", True, text, remedy, level, layers)
+
+
+def _share_unmoved(params):
+    unmoved, numel = (sum(getattr(each, name) for each in params.values()) for name in ("unmoved", "numel"))
+    return number_format.share(unmoved / numel)
 
 
 def _more_bytes(watched, params):
@@ -148,17 +166,34 @@ def _changed_dtypes(watched, names):
         f"{names.get(param, '?')} was {dtype_name(changed[param])} and is {dtype_name(param.dtype)}. The optimizer's "
         "state is of the earlier dtype, and rounded weights stay rounded."
     )
-    remedy = "Cast a copy (copy.deepcopy(model).half()) where the script validates or saves."
-    return AuditFinding("changed_dtype", True, text, remedy)
+    return AuditFinding("changed_dtype", True, text, _CAST_A_COPY)
 
 
-def average_stands_still(name, share):
-    """Return the finding about an average of the weights in half precision."""
-    text = (
-        f"{name}, a half-precision average of the weights, stands still: {number_format.share(share)} of the elements "
-        "that differ from the model's have not moved."
-    )
-    return AuditFinding("half_average", True, text, "Keep the average in float32.")
+def average_stands_still(names, share):
+    """Yield the finding about half averages of weights: the names of those, and the share that does not move."""
+    if share > STILL:
+        text = (
+            f"A half-precision average of {len(names)} weights (such as {names[0]}) stands still: when the script "
+            f"moves it, {number_format.share(share)} of the elements that differ from the weights' do not change."
+        )
+        yield AuditFinding("half_average", True, text, "Keep the average in float32.")
+
+
+def undone_casts(casts):
+    """Yield a finding about those ``UndoneCast``s that round integers, and a note about the others."""
+    remedy = "Call it in a region torch.autocast(…, enabled=False)."
+    for is_wrong in (True, False):
+        found = [each for each in casts if is_wrong == (each.rounded is not None) and each.rounded != 0]
+        for first in found[:1]:
+            cast, call, dtype = _at(first.cast)[:-1], _at(first.call)[:-1], dtype_name(first.dtype)
+            text = f"explicitly cast to float32{cast} are cast to {dtype} by {first.function}{call} under autocast"
+            more = f", and so in {len(found) - 1} more places." if len(found) > 1 else "."
+            if is_wrong:
+                text = f"Integers that are {text}, and {int(first.rounded)} of them change{more}"
+                yield AuditFinding("rounded_integers", True, text, remedy)
+            else:
+                text = f"Half values that are {text}: the first cast has no effect{more}"
+                yield AuditFinding("undone_cast", False, text, remedy + " Or leave the first cast out.")
 
 
 def autocast_and_scaler(calls, gradients):

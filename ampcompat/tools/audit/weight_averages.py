@@ -1,63 +1,111 @@
-"""Half copies of a trained model that the script writes to: averages of its weights (EMA, ``AveragedModel``).
+"""Half averages of a model's weights (EMA, ``AveragedModel``), in modules, dicts and lists: what is written to them.
 
-A model with params of the same shapes that no optimizer has is a copy. If nothing writes to it, it is a frozen one,
-such as a teacher, and not looked at further. Each step of an average moves it by a small share of its distance to the
-model, which half precision rounds away.
+A half tensor that no optimizer has, with a weight's shape and almost its values, is a copy of that weight. It is looked
+at where the script writes to it. An average moves by a small share of its distance to the weight, which half precision
+rounds away: then it stands still where it differs from the weight. Copies that are overwritten do not.
 """
+
+import weakref
 
 import torch
 
-from ...launch.forced_levels.trained_modules import outermost, params_in, trained_params, unwrapped
-from .weight_updates import HALF
+from ...support.torch_compat.features import version_of
+from .weight_updates import HALF, local
+
+#: A copy's distance from its weight, as a share of the weight's norm, is at most this.
+_CLOSE = 0.1
+
+#: About how many elements of a tensor are compared to find the weight that it is a copy of.
+_SAMPLE = 64
 
 
 class WeightAverages:
-    """Looks for copies when a step has ended, and compares them when the run has ended."""
+    """Looks for half copies of weights when a step has ended, and then compares them before and after writes."""
 
     def __init__(self):
-        self._copies = {}  # id(module) -> ``HalfCopy``
+        self._copies = {}  # id(tensor) -> ``HalfCopy``
 
-    def look(self, optimizers, modules):
-        """Add the half copies that are among the modules of the process."""
-        trained = set(trained_params(optimizers))
-        models = [(model, _shapes(model)) for model in outermost(optimizers, modules)]
-        for module in modules:
-            module = unwrapped(module)
-            if id(module) in self._copies or params_in(module) & trained:
+    def look(self, tensors, optimizers, names):
+        """Add those of the ``tensors`` that are half copies of the optimizers' params; ``names``: ``{param: name}``."""
+        params = [param for each in optimizers for group in each.param_groups for param in group["params"]]
+        others = {id(param) for param in params}
+        for state in [state for each in optimizers for state in each.state.values()]:
+            others.update(map(id, state.values() if isinstance(state, dict) else ()))
+        alike = {}
+        for param in params:
+            alike.setdefault((param.shape, param.device), []).append(param)
+        samples = {}
+        for tensor in tensors:
+            if id(tensor) in others or id(tensor) in self._copies or not _may_be_a_copy(tensor):
                 continue
-            params = list(module.parameters())
-            if not any(param.dtype in HALF for param in params):
-                continue
-            model = next((model for model, shapes in models if shapes and shapes == _shapes(module)), None)
-            if model is not None and not any(module in copy.module.modules() for copy in self._copies.values()):
-                self._copies[id(module)] = HalfCopy(module, model)
+            key = tensor.shape, tensor.device
+            if key not in samples and key in alike:
+                samples[key] = torch.stack(list(map(_sample, alike[key])))
+            weight = _nearest(_sample(tensor), samples[key]) if key in samples else None
+            if weight is not None:
+                weight = alike[key][weight]
+                self._copies[id(tensor)] = HalfCopy(tensor, weight, names.get(weight, "?"))
+
+    def compare(self, begins):
+        """Look for writes since the last call; ``begins``: look for further ones."""
+        with torch.no_grad():
+            for copy in self._copies.values():
+                copy.compare(begins)
 
     def standing_still(self):
-        """Return (class name of the module, share of elements that stand still) of averages where most do."""
-        found = [(type(each.module).__name__, each.share_unmoved()) for each in self._copies.values()]
-        return [(name, share) for name, share in found if share is not None and share > 0.5]
+        """Return (the names of weights whose averages mostly stand still, the share of elements of all averages)."""
+        found = [(each.name, float(each.lost), float(each.meant)) for each in self._copies.values()]
+        lost, meant = (sum(each[place] for each in found) for place in (1, 2))
+        return [name for name, lost, meant in found if lost > meant / 2], lost / max(meant, 1)
 
 
 class HalfCopy:
-    """A copy of a model, and what it was when it was found."""
+    """A half copy of a weight.
 
-    def __init__(self, module, model):
-        self.module, self._model = module, model
-        self._first = [(param.detach().clone(), param._version) for param in module.parameters()]
+    Attributes:
+        name: the weight's.
+        meant: the number of elements that differed from the weight before a write, of all writes that were compared.
+        lost: how many of these had not changed after it.
+    """
 
-    def share_unmoved(self):
-        """Return the share of elements that differ from the model's and have not moved; None if nothing was written."""
-        unmoved = distant = 0
-        with torch.no_grad():
-            for param, (first, version), trained in zip(
-                self.module.parameters(), self._first, self._model.parameters()
-            ):
-                if param.dtype in HALF and param._version != version:
-                    is_distant = param != trained.to(param)
-                    unmoved = unmoved + (is_distant & (param == first)).sum()
-                    distant = distant + is_distant.sum()
-        return float(unmoved) / float(distant) if float(distant) else None
+    def __init__(self, tensor, weight, name):
+        self._tensor, self._weight, self.name = weakref.ref(tensor), weight, name
+        self._before = None  # (values, version)
+        self.meant = self.lost = 0
+
+    def compare(self, begins):
+        """Compare with the values before, if the copy was written to; ``begins``: keep those of now."""
+        tensor = self._tensor()
+        if tensor is None or tensor.dtype not in HALF or self._weight.shape != tensor.shape:
+            return
+        if self._before is not None and self._before[1] != version_of(tensor):
+            before = self._before[0]
+            is_meant = before != local(self._weight).to(before.dtype)
+            self.meant = self.meant + is_meant.sum()
+            self.lost = self.lost + (is_meant & (local(tensor) == before)).sum()
+            self._before = None
+        if begins and self._before is None:
+            self._before = local(tensor).clone(), version_of(tensor)
 
 
-def _shapes(module):
-    return [param.shape for param in module.parameters()]
+def _may_be_a_copy(tensor):
+    if tensor.dtype not in HALF or tensor.grad_fn is not None or tensor.layout is not torch.strided:
+        return False
+    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or hasattr(tensor, "to_local")
+    return is_known and tensor.device.type != "meta" and tensor.numel() > 0
+
+
+def _nearest(sample, samples):
+    """Return the position of the only weight that has almost a tensor's values; None if there is none, or several."""
+    if sample.shape != samples.shape[1:]:
+        return None
+    close = (samples - sample).norm(dim=1) < _CLOSE * samples.norm(dim=1)
+    found = close.nonzero().reshape(-1).tolist()
+    return found[0] if len(found) == 1 else None
+
+
+def _sample(tensor):
+    """Return evenly spaced elements in float32; none of a gathered weight whose memory was freed."""
+    values = local(tensor)
+    values = values.reshape(-1) if values.untyped_storage().nbytes() else values.new_empty(0)
+    return values[:: max(1, values.numel() // _SAMPLE)].float()

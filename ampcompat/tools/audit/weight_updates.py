@@ -31,6 +31,10 @@ WINDOW, PERIOD = 5, 25
 _SURELY_LOST = 0.25
 
 
+#: The number of params whose values are looked at between steps, and of elements of each.
+_LOOKED_AT = 8
+
+
 class WeightUpdates:
     """Observes the steps of all optimizers, of which ``before_step`` and ``after_step`` tell.
 
@@ -75,6 +79,7 @@ class WatchedOptimizer:
         compared: the number of those that were compared with the twin's.
         problem: why its twin could not step, or None.
         dtypes_before: ``{param: dtype}`` of those whose dtype has changed since the first step.
+        rounded: the ``RoundedWeights``.
         is_outer: whether other optimizers step within its steps.
     """
 
@@ -84,6 +89,7 @@ class WatchedOptimizer:
         self._dtypes = {param: param.dtype for param in self.all_params()}
         half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
         self._first = {param: param.detach().clone() for param in half}
+        self.rounded = RoundedWeights(self._dtypes)
         self._window = None
         self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
 
@@ -102,6 +108,7 @@ class WatchedOptimizer:
 
     def before_step(self):
         """Step with the twin, if the step is in a window."""
+        self.rounded.before_step()
         place = self.steps % PERIOD
         self.steps += 1
         if place == WINDOW:
@@ -120,6 +127,7 @@ class WatchedOptimizer:
 
     def after_step(self):
         """Compare the weights with the twin's."""
+        self.rounded.after_step()
         for param, dtype in self._dtypes.items():
             if param.dtype is not dtype:
                 self.dtypes_before.setdefault(param, dtype)
@@ -157,6 +165,42 @@ class WatchedOptimizer:
                 if isinstance(value, torch.Tensor) and name != "step":
                     found.setdefault(name, set()).add(dtype_name(value.dtype))
         return found
+
+
+class RoundedWeights:
+    """Whether float32 weights are rounded to half between steps, as by ``model.half()`` and ``float()``.
+
+    Args:
+        params: the params of an optimizer; a few elements of its largest ones are looked at.
+    """
+
+    def __init__(self, params):
+        full = [param for param in params if param.dtype is torch.float32 and param.requires_grad]
+        self.params = sorted(full, key=lambda param: -param.numel())[:_LOOKED_AT]
+        self._after = None  # the values after the last step
+        self._found = {}  # dtype -> whether they were rounded to it, on the device
+
+    def after_step(self):
+        """Note the weights."""
+        self._after = self._values() if self.params else None
+
+    def before_step(self):
+        """Compare with the weights after the last step."""
+        if self._after is None:
+            return
+        now = self._values()
+        for dtype in HALF:
+            rounded = self._after.to(dtype).to(now.dtype)
+            is_found = (rounded != self._after).any() & (now == rounded).all()
+            self._found[dtype] = is_found | self._found.get(dtype, False)
+
+    def _values(self):
+        with torch.no_grad():
+            return torch.cat([local(param).reshape(-1)[:_LOOKED_AT] for param in self.params])
+
+    def dtype(self):
+        """Return the dtype that they were rounded to, or None; waits for the device."""
+        return next((dtype for dtype, is_found in self._found.items() if is_found), None)
 
 
 class RepeatedSteps:

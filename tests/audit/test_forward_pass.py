@@ -1,0 +1,144 @@
+"""What is seen of a forward pass: dtypes at the borders of layers, and casts to float32 that autocast undoes."""
+
+import inspect
+
+import pytest
+import torch
+import torch.nn.functional as F
+from planted import conv, mlp, train
+
+from ampcompat.support.torch_compat import features
+from ampcompat.tools.audit import audit_text
+from ampcompat.tools.audit.audit import Audit
+
+pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.4"), reason="an audit is tried from 2.4 on")
+
+HALF, FULL = torch.bfloat16, torch.float32
+
+
+def audited(model, dtype=HALF):
+    """Return the report of an audit of training under autocast, or without it."""
+    with Audit([]) as audit:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), autocast=dtype, steps=5)
+    return audit.report()
+
+
+def borders(report):
+    """Return ``{(class, dtypes of inputs, of weights, of outputs): calls}``."""
+    keys = ("layer", "inputs", "weights", "outputs")
+    rows = report["dtypes"]["activations"]
+    return {tuple(each[key] if key == "layer" else "/".join(each[key]) for key in keys): each["calls"] for each in rows}
+
+
+def test_dtypes_at_the_borders_of_layers_are_those_of_one_pass():
+    assert borders(audited(mlp(FULL))) == {
+        ("Linear", "float32", "float32", "bfloat16"): 1,
+        ("LayerNorm", "bfloat16", "float32", "bfloat16"): 1,
+        ("Linear", "bfloat16", "float32", "bfloat16"): 1,
+    }
+    assert borders(audited(mlp(HALF), None)) == {
+        ("Linear", "bfloat16", "bfloat16", "bfloat16"): 2,
+        ("LayerNorm", "bfloat16", "bfloat16", "bfloat16"): 1,
+    }
+
+
+def test_where_half_activations_meet_float32_layers_is_said():
+    model = conv(HALF)
+    model[2].float()
+    shown = dict(audit_text.dtypes(audited(model, None)["dtypes"]))
+    assert shown["float32 layers"] == "get bfloat16 (BatchNorm1d)"
+    assert shown["activations"] == "bfloat16 (Unflatten, Conv1d, BatchNorm1d, Flatten, Linear)"
+
+
+class Block(torch.nn.Module):
+    """A small transformer block without heads, with RMSNorm as in LLaMA."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight = torch.nn.Parameter(torch.ones(16))
+        self.inside, self.outside, self.router = (torch.nn.Linear(16, size) for size in (48, 16, 4))
+
+    def norm(self, x):
+        """Normalize in float32."""
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).type_as(x) * self.weight
+
+    def attend(self, x):
+        """Attend with a softmax in float32."""
+        q, k, v = self.inside(self.norm(x)).split(16, -1)
+        weights = F.softmax((q @ k.transpose(-2, -1)).float(), dim=-1)
+        return x + self.outside(weights.type_as(v) @ v)
+
+    def forward(self, x):
+        """Return logits in float32."""
+        return self.router(self.attend(x)).float()
+
+
+class Routed(Block):
+    """Its last layer is meant to compute in float32."""
+
+    def forward(self, x):
+        """Return logits."""
+        wide = self.attend(self.inside(x)[:, :16]).float()
+        return self.router(wide.view(-1, 16))
+
+
+class Contrastive(Block):
+    """Products of features that are meant to be computed in float32."""
+
+    def forward(self, x):
+        """Return the products."""
+        features = self.outside(x)
+        return features.float() @ features.to(torch.float32).T
+
+
+class Exact(Routed):
+    """Its last layer does compute in float32."""
+
+    def forward(self, x):
+        """Return logits."""
+        wide = self.attend(self.inside(x)[:, :16]).float()
+        with torch.autocast("cpu", enabled=False):
+            return self.router(wide)
+
+
+class Data(Block):
+    """Gets data that it casts: neither was half."""
+
+    def forward(self, x):
+        """Return logits of float64 numbers, and of numbers that are counted."""
+        return self.router(x.double().float()) + self.router((x * 1000).long().float())
+
+
+@pytest.mark.parametrize("kind", [Block, Exact, Data])
+def test_casts_of_scripts_that_compute_what_they_say_are_not_accused(kind):
+    assert audited(kind())["findings"] == []
+
+
+@pytest.mark.parametrize("kind, lines, function", [(Routed, (2, 3), "linear"), (Contrastive, (3, 3), "matmul")])
+def test_a_cast_that_autocast_undoes_is_a_note_with_both_lines(kind, lines, function):
+    (note,) = audited(kind())["findings"]
+    assert note["kind"] == "undone_cast" and not note["is_wrong"]
+    first = inspect.getsourcelines(kind.forward)[1]
+    places = [f"{__file__}:{first + line}" for line in lines]
+    text = "Half values that are explicitly cast to float32 ({}) are cast to bfloat16 by {} ({}) under autocast"
+    assert note["text"].startswith(text.format(places[0], function, places[1]))
+
+
+def test_nothing_of_it_is_seen_without_autocast():
+    assert audited(Routed(), None)["findings"] == []
+
+
+def test_functions_that_are_compiled_are_not_compiled_again(compiler_forgets):
+    model = mlp(FULL)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    report = audited(compiled, None)
+    assert len(graphs) == 1 and report["dtypes"]["activations"] is None
+    assert dict(audit_text.dtypes(report["dtypes"]))["activations"] == "not seen: functions are compiled"
