@@ -11,7 +11,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.trace.memory import assumed_values
+from ampcompat.tools.estimate import assumed_values
 
 IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
 needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
