@@ -199,8 +199,8 @@ def test_only_lines_that_change_are_split():
     backward = "with amp.scale_loss(loss, optimizer) as s: s.backward()\n    optimizer.step()"
     new = migrate(LINES.format("from apex import amp", setup, backward)).source
     assert [line for line in SAME if line not in new.split("\n")] == []
-    assert "    a(); b(); optimizer.zero_grad()\n    with torch.autocast(" in new
-    assert "    scaler.step(optimizer)\n    scaler.update()\n    c(); d()\n" in new
+    assert "    a()\n    b()\n    optimizer.zero_grad()\n    with torch.autocast(" in new
+    assert "    scaler.step(optimizer)\n    scaler.update()\n    c()\n    d()\n" in new
     new = write_level(LINES.format("", "", "loss.backward()\n    optimizer.step()"), "O1").source
     assert [line for line in SAME if line not in new.split("\n")] == []
     assert "        scaled_loss.backward()\n    optimizer.step(); c(); d()\n" in new

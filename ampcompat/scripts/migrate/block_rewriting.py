@@ -1,5 +1,7 @@
 """The rewriting itself: calls one by one, statements block by block."""
 
+from itertools import takewhile
+
 import libcst as cst
 from libcst.metadata import PositionProvider
 
@@ -45,7 +47,7 @@ class Rewriter(CallRewriter):
         """Find the statements of each block that belong under autocast for a loss, inner blocks first."""
         for child in syntax.children(node):
             self._plan_regions(child)
-        if self._own_scale(node) is not None and self._needs_casts(syntax.argument(self._own_scale(node), 0, "loss")):
+        if any(self._needs_casts(loss) for loss in self._losses(node)):
             self._covered.add(node)
         if isinstance(node, (cst.IndentedBlock, cst.Module)):
             self._regions[node] = self._training_regions(node.body)
@@ -100,11 +102,7 @@ class Rewriter(CallRewriter):
         """Return (first, last) of the statements that compute the losses of this block."""
         scaled = {at: self._scaled(each) for at, each in enumerate(originals)}
         open_ = {at: [each for each in found if each not in self._covered] for at, found in scaled.items()}
-        losses = {
-            at: [syntax.argument(self._own_scale(each), 0, "loss") for each in found]
-            for at, found in open_.items()
-            if found
-        }
+        losses = {at: [loss for each in found for loss in self._losses(each)] for at, found in open_.items() if found}
 
         barriers = [at for at, each in enumerate(originals) if scaled[at] or self._stepped(each) is not None]
         found = training_regions(originals, losses, barriers, self._calls)
@@ -118,7 +116,7 @@ class Rewriter(CallRewriter):
         if line in self.facts.untouched:
             is_simple = isinstance(original, cst.SimpleStatementLine)
             return [self._marked(original if is_simple else updated, line, self.facts.untouched[line])]
-        if isinstance(original, cst.With) and self._own_scale(original) is not None:
+        if self._losses(original):
             return self._scaled_backward(original, updated)
         if line in self.facts.unscale and self._precision.has_scaler:
             before = f"{self.names.scaler}.unscale_({self.facts.unscale[line]})\n"
@@ -173,42 +171,44 @@ class Rewriter(CallRewriter):
 
     # -- scale_loss ----------------------------------------------------------------------------------------------------
 
-    def _own_scale(self, statement):
-        """Return the ``amp.scale_loss`` call of a ``with``, if it is its only item."""
-        items = statement.items if isinstance(statement, cst.With) else ()
-        call = items[0].item if len(items) == 1 else None
-        is_scale = isinstance(call, cst.Call) and self._full_name(call.func) in SCALE_LOSS
-        return call if is_scale else None
+    def _losses(self, statement):
+        """Return the losses of the ``amp.scale_loss`` that are the last items of a ``with``, the last first."""
+        items = statement.items[::-1] if isinstance(statement, cst.With) else ()
+        scaled = takewhile(lambda item: self._full_name(getattr(item.item, "func", None)) in SCALE_LOSS, items)
+        return [syntax.argument(item.item, 0, "loss") for item in scaled]
 
     def _scaled(self, statement):
         """Return the ``scale_loss`` statements in a statement, without those in nested functions."""
         if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
             return []
-        own = [statement] if self._own_scale(statement) is not None else []
+        own = [statement] if self._losses(statement) else []
         return own + [each for child in syntax.children(statement) for each in self._scaled(child)]
 
     def _scaled_backward(self, original, updated):
-        loss, before = syntax.argument(self._own_scale(original), 0, "loss"), []
+        body, losses = list(updated.body.body), self._losses(original)
+        for item, loss in zip(original.items[::-1], losses):
+            body = self._with_scaled(loss, syntax.text(item.asname.name) if item.asname else "_", body)
+        if self._precision.autocasts and original not in self._covered:
+            body[0] = self._marked(body[0], self.get_metadata(PositionProvider, original).start.line, UNCOVERED)
+        others = updated.items[: len(updated.items) - len(losses)]
+        return syntax.with_items(updated.with_changes(body=updated.body.with_changes(body=body)), others)
+
+    def _with_scaled(self, loss, name, body):
+        """Return the statements of a block whose scaled loss has a name, with the scaled loss itself."""
+        before = []
         if self._needs_casts(loss):
             before = self._under_autocast(syntax.statements(f"{self.names.loss} = {syntax.text(loss)}\n"))
             loss = syntax.expression(self.names.loss)
-        asname = original.items[0].asname
-        name = syntax.text(asname.name) if asname else "_"
         source = syntax.text(loss)
         scaled = f"{self.names.scaler}.scale({source})" if self._precision.has_scaler else syntax.operand(loss)
-        body = list(updated.body.body)
-        uses = len(syntax.text(updated.body).split(name)) - 1
+        uses = sum(len(syntax.text(each).split(name)) - 1 for each in body)
         if uses == 1 and len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine):
             body = [body[0].deep_replace(syntax.first(body[0], name), syntax.expression(scaled))]
         elif not self._precision.has_scaler and isinstance(loss, cst.Name):
             body = [syntax.renamed(each, name, source) for each in body]
         else:
             body = syntax.statements(f"{name} = {scaled}\n") + body
-        new = before + body
-        new[0] = new[0].with_changes(leading_lines=[*updated.leading_lines, *new[0].leading_lines])
-        if self._precision.autocasts and original not in self._covered:
-            new[0] = self._marked(new[0], self.get_metadata(PositionProvider, original).start.line, UNCOVERED)
-        return new
+        return before + body
 
     def _needs_casts(self, loss):
         """Return whether the loss is computed in the call: ``amp.scale_loss(criterion(model(x), y), optimizer)``."""

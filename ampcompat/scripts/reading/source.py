@@ -60,6 +60,11 @@ class Source:
             return SourcePlace(self.path, line)
         return SourcePlace(self.path, line - self._firsts[index] + 1, self._numbers[index])
 
+    def position(self, node):
+        """Return the (line, column) of a node, in characters; ``ast`` counts the bytes of UTF-8."""
+        line, column = self.lines[node.lineno - 1], node.col_offset
+        return node.lineno, column if line.isascii() else len(line.encode("utf-8")[:column].decode("utf-8"))
+
     def _notebook(self, text):
         """Join the cells that can be parsed, and note the shell lines."""
         try:
