@@ -3,7 +3,6 @@
 from itertools import takewhile
 
 import libcst as cst
-from libcst.metadata import PositionProvider
 
 from ..reading.calls import INITIALIZE, SCALE_LOSS
 from . import syntax
@@ -26,8 +25,6 @@ class Rewriter(CallRewriter):
         notes: (line, text) of what changes.
         left: (line, text) of what could not be rewritten.
     """
-
-    METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self, facts, shared=False):
         super().__init__(facts, shared)
@@ -112,7 +109,7 @@ class Rewriter(CallRewriter):
 
     def _statement(self, original, updated):
         """Return the statements that replace one."""
-        line = self.get_metadata(PositionProvider, original).start.line
+        line = self.place(original)[0]
         if line in self.facts.untouched:
             is_simple = isinstance(original, cst.SimpleStatementLine)
             return [self._marked(original if is_simple else updated, line, self.facts.untouched[line])]
@@ -189,7 +186,7 @@ class Rewriter(CallRewriter):
         for item, loss in zip(original.items[::-1], losses):
             body = self._with_scaled(loss, syntax.text(item.asname.name) if item.asname else "_", body)
         if self._precision.autocasts and original not in self._covered:
-            body[0] = self._marked(body[0], self.get_metadata(PositionProvider, original).start.line, UNCOVERED)
+            body[0] = self._marked(body[0], self.place(original)[0], UNCOVERED)
         others = updated.items[: len(updated.items) - len(losses)]
         return syntax.with_items(updated.with_changes(body=updated.body.with_changes(body=body)), others)
 

@@ -88,7 +88,7 @@ def _is_how(keyword, value):
     return keyword in _HOW and _HOW[keyword] in (None, syntax.text(value))
 
 
-class CallRewriter(cst.CSTTransformer):
+class CallRewriter(syntax.PlacedTransformer):
     """Rewrites calls, given a script's ``ScriptFacts``.
 
     Args:
@@ -102,14 +102,13 @@ class CallRewriter(cst.CSTTransformer):
     def __init__(self, facts, shared):
         super().__init__()
         self.facts, self.names, self.loads_state = facts, facts.names, False
-        self._shared, self._precision, self._module, self._parents = shared, None, None, {}
+        self._shared, self._precision, self._parents = shared, None, {}
 
     def visit_Module(self, node):
         """Visit all calls of ``amp.initialize`` first, since functions above them depend on them."""
         calls = [call for call in syntax.calls(node) if self._full_name(call.func) in INITIALIZE]
         uses = {self._full_name(call.func) for call in syntax.calls(node)}
         self._precision = PrecisionSetup(calls, uses, self.facts, self._shared)
-        self._module = node
         self._parents = {child: each for each in syntax.walk(node) for child in syntax.children(each)}
 
     def visit_SimpleStatementLine(self, node):
@@ -125,7 +124,8 @@ class CallRewriter(cst.CSTTransformer):
         if full_name is None:
             return updated_node
         if full_name == "apex.amp.master_params":
-            return syntax.expression(self._params(original_node, syntax.text(updated_node.args[0].value)))
+            every = f"[{PARAMS.format(syntax.text(updated_node.args[0].value))}]"
+            return syntax.expression(self.facts.params_at.get(self.place(original_node), every))
         if full_name == "apex.amp.state_dict":
             return syntax.expression(self.names.scaler + ".state_dict()")
         if full_name == "apex.amp.load_state_dict":
@@ -150,11 +150,3 @@ class CallRewriter(cst.CSTTransformer):
             node = self._parents[node]
             if isinstance(node, syntax.COMPOUND):
                 yield node
-
-    def _params(self, call, optimizer):
-        """Return the params of an optimizer, as source: ``model.parameters()`` if it is the same and accessible."""
-        params = self.facts.made_from.get(optimizer, "")
-        scopes = [each for each in self._around(call) if isinstance(each, cst.FunctionDef)] + [self._module]
-        if params and any(params.partition(".")[0] in syntax.bound_names(scope) for scope in scopes):
-            return params
-        return f"[{PARAMS.format(optimizer)}]"

@@ -1,8 +1,5 @@
 """Migrate one script: from its source to new source, notes, and uses that are left."""
 
-import libcst as cst
-from libcst.metadata import MetadataWrapper
-
 from ...errors import AmpError
 from .block_rewriting import Rewriter
 from .branches import MARK
@@ -41,9 +38,9 @@ def _migrate(script):
             f"{path} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` "
             "finds them."
         )
-    rewriter, module, passing = _rewritten(split, facts)
-    module, has_device = place_device(module, facts.names)
-    text = add_header(module.code, facts.names, rewriter.loads_state, has_device)
+    rewriter, text, passing = _rewritten(split, facts)
+    text, has_device = place_device(text, facts.names.device)
+    text = add_header(text, facts.names, rewriter.loads_state, has_device)
     text, marked = mark_rest(script.joined(import_contextlib(text)))
     was = script.old_lines
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
@@ -61,17 +58,16 @@ def _marks(source):
 
 
 def _rewritten(split, facts):
-    """Return (the ``Rewriter``, the new module, what was passed in it)."""
+    """Return (the ``Rewriter``, the new source, what was passed in it)."""
     names = facts.names
     variables = (names.scaler, names.autocast, names.flag, names.dtype)
     for shared in (False, True):
         rewriter = Rewriter(facts, shared)
-        wrapper = MetadataWrapper(cst.parse_module(split), unsafe_skip_copy=True)
-        module = cst.parse_module(prune_imports(wrapper.visit(rewriter).code))
-        passing = VariablePassing(module, variables)
+        text = prune_imports(rewriter.rewrite(split).code)
+        passing = VariablePassing(text, variables)
         if not passing.is_needed:
             break
-    return rewriter, module.visit(passing.transformer()), passing
+    return rewriter, passing.transformer().rewrite(text).code, passing
 
 
 def _left(name, lines):

@@ -10,7 +10,7 @@ from ..reading.code_files import PYTHON
 from ..reading.source import Source
 from . import syntax
 from .branches import MARK, MOVED, negated
-from .variable_passing import DEVICE
+from .device_variable import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
     """Load the state of a GradScaler, or of Apex's amp.state_dict()."""

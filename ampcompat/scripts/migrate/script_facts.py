@@ -16,7 +16,7 @@ from ..reading.calls import (
 )
 from ..reading.code_files import PYTHON
 from ..reading.flow import together
-from ..reading.names import Names, called, dotted, imports_of, last_name, names_used, string
+from ..reading.names import Names, bound_in, called, dotted, imports_of, last_name, names_used, string
 from ..reading.source import Source
 from .precision_setup import Options
 
@@ -64,7 +64,8 @@ class ScriptFacts:
         is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
         short_names: "torch.nn" -> its name in the script, and likewise for torch.optim.
         fallback_names: names of Apex that are None if it is missing.
-        made_from: dotted name of an optimizer -> source of its params, if known.
+        params_at: place of a call of ``master_params`` -> source of the params, if the optimizer was made with
+            ``model.parameters()`` of a model that is known there.
     """
 
     def __init__(self, source_text, path="script.py"):
@@ -82,7 +83,7 @@ class ScriptFacts:
         self.is_guarded = any(map(self._guards, source.nodes))
         self._find_models(source.nodes)
         self._follow_arguments(source.nodes)
-        self.made_from = dict(self._made_from(source.nodes))
+        self.params_at = dict(self._params_at(dict(self._made_from(source.nodes))))
         Gradients(self).find(source)
 
     def is_model(self, name):
@@ -140,6 +141,15 @@ class ScriptFacts:
         if names & set(_EVALUATE) or "backward" in names:
             return False
         return any(self.is_model(dotted(call.func)) or dotted(call.func) in self.helpers for call in calls)
+
+    def _params_at(self, made_from):
+        for scope, _ in self.source.scopes:
+            bound = bound_in(scope)
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Call) and self.source.names.of_apex(node.func) in _MASTER_PARAMS:
+                    params = made_from.get(dotted(node.args[0]) if node.args else None, "")
+                    if params.partition(".")[0] in bound:
+                        yield self.source.position(node), params
 
     def _made_from(self, nodes):
         """Yield (optimizer, source of its params) of optimizers that are created once, with ``model.parameters()``."""

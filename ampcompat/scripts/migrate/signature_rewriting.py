@@ -8,90 +8,60 @@ from .branches import MARK
 NO_AUTOCAST = "contextlib.nullcontext"
 
 
-class SignatureRewriter(cst.CSTTransformer):
-    """Changes functions and their calls.
+class SignatureRewriter(syntax.PlacedTransformer):
+    """Changes functions and their calls, all of them given as (line, column).
 
     Args:
-        marks: function node -> the note on what is left to do by hand.
-        optional: function nodes whose new parameter has a default.
-        parameters, arguments, results, targets, attributes: as in ``VariablePassing``, with lists of variables.
+        marks: function -> the note on what is left to do by hand.
+        optional: functions whose new parameter has a default.
+        attributes: names that become attributes of ``self``.
+        by_name: calls that get new arguments by keyword.
+        parameters, arguments, results, targets: as in ``VariablePassing``, with lists of variables.
     """
 
-    def __init__(self, marks, optional, parameters, arguments, results, targets, attributes):
+    def __init__(self, marks, optional, attributes, by_name, parameters, arguments, results, targets):
         super().__init__()
-        self._marks, self._optional = marks, optional
-        self._parameters, self._arguments, self._results = parameters, arguments, results
-        self._targets, self._attributes, self._owners = targets, attributes, []
-
-    def visit_ClassDef(self, node):
-        """Note which names are attributes of ``self``."""
-        self._owners.append(self._attributes.get(node, ()))
-
-    def leave_ClassDef(self, original_node, updated_node):
-        """Forget them."""
-        self._owners.pop()
-        return updated_node
-
-    def _begin_other(self, node):
-        """Begin the name of an attribute or keyword, which is not a variable."""
-        self._owners.append(())
-
-    def _end_other(self, node):
-        self._owners.pop()
-
-    visit_Attribute_attr = visit_Arg_keyword = _begin_other
-    leave_Attribute_attr = leave_Arg_keyword = _end_other
+        self._marks, self._optional, self._attributes, self._by_name = marks, optional, attributes, by_name
+        self._parameters, self._arguments, self._results, self._targets = parameters, arguments, results, targets
 
     def leave_Name(self, original_node, updated_node):
         """Write ``self.`` before an attribute."""
-        if self._owners and updated_node.value in self._owners[-1]:
-            return cst.Attribute(value=cst.Name("self"), attr=updated_node)
-        return updated_node
+        is_attribute = self.place(original_node) in self._attributes
+        return cst.Attribute(value=cst.Name("self"), attr=updated_node) if is_attribute else updated_node
 
     def leave_FunctionDef(self, original_node, updated_node):
-        """Add parameters and results."""
-        names = self._parameters.get(original_node, ())
-        if names:
-            default = NO_AUTOCAST if original_node in self._optional else None
-            updated_node = updated_node.with_changes(params=_with_parameters(updated_node.params, names, default))
-        names = self._results.get(original_node, ())
-        if names:
-            updated_node = updated_node.with_changes(body=_with_results(updated_node.body, names))
-        return self._marked(original_node, updated_node)
-
-    def _marked(self, original, updated):
-        if original not in self._marks:
-            return updated
-        comment = cst.EmptyLine(comment=cst.Comment(MARK + self._marks[original]))
-        return updated.with_changes(leading_lines=[*updated.leading_lines, comment])
+        """Add parameters and results, and a comment on what is left."""
+        place = self.place(original_node)
+        if place in self._parameters:
+            default = NO_AUTOCAST if place in self._optional else None
+            params = _with_parameters(updated_node.params, self._parameters[place], default)
+            updated_node = updated_node.with_changes(params=params)
+        if place in self._results:
+            updated_node = updated_node.with_changes(body=_with_results(updated_node.body, self._results[place]))
+        if place in self._marks:
+            comment = cst.EmptyLine(comment=cst.Comment(MARK + self._marks[place]))
+            updated_node = updated_node.with_changes(leading_lines=[*updated_node.leading_lines, comment])
+        return updated_node
 
     def leave_Call(self, original_node, updated_node):
-        """Add arguments: by position if all others are."""
-        names = self._arguments.get(original_node, ())
-        if not names:
-            return updated_node
-        given = list(updated_node.args)
-        by_name = self._has_defaults(original_node) or any(each.keyword or each.star for each in given)
-        source = "f({0}={0})" if by_name else "f({0})"
+        """Add arguments."""
+        place = self.place(original_node)
+        names = self._arguments.get(place, ()) if isinstance(original_node.func, cst.Name) else ()
+        source = "f({0}={0})" if place in self._by_name else "f({0})"
         added = [syntax.expression(source.format(name)).args[0] for name in names]
-        return updated_node.with_changes(args=_joined(given, added))
+        return updated_node.with_changes(args=_joined(list(updated_node.args), added)) if added else updated_node
 
-    def _has_defaults(self, call):
-        name = call.func.value
-        functions = [each for each in self._parameters if each.name.value == name]
-        params = functions[0].params if functions else None
-        return params is not None and _needs_keywords(params)
-
-    def leave_SimpleStatementLine(self, original_node, updated_node):
-        """Unpack one more result."""
-        names = self._targets.get(original_node, ())
+    def _unpacked(self, original_node, updated_node):
+        """Unpack more results."""
+        names = self._targets.get(self.place(original_node), ())
         if not names:
             return updated_node
-        line = updated_node.body[0]
-        before = [] if isinstance(line, cst.Expr) else [syntax.bare_text(line.targets[0].target)]
-        new = syntax.statements("{} = {}\n".format(", ".join(before + list(names)), syntax.text(line.value)))[0]
-        value = line.value
-        return updated_node.with_changes(body=[new.body[0].with_changes(value=value)])
+        is_call = isinstance(updated_node, cst.Expr)
+        before = [] if is_call else [syntax.bare_text(updated_node.targets[0].target)]
+        new = syntax.statements("{} = f()\n".format(", ".join(before + list(names))))[0].body[0]
+        return new.with_changes(value=updated_node.value, semicolon=updated_node.semicolon)
+
+    leave_Assign = leave_Expr = _unpacked
 
 
 def _needs_keywords(params):
@@ -133,9 +103,9 @@ def _joined(given, added):
 def _with_results(block, names):
     """Return the body of a function that returns more."""
     lines = list(block.body)
-    returned = [each for each in syntax.own_nodes(block) if isinstance(each, cst.Return)]
-    if not returned:
+    returned = syntax.first_of(lines[-1], cst.Return)
+    if returned is None:
         return block.with_changes(body=lines + syntax.statements("return {}\n".format(", ".join(names))))
-    source = "return {}, {}\n".format(syntax.bare_text(returned[0].value), ", ".join(names))
+    source = "return {}, {}\n".format(syntax.bare_text(returned.value), ", ".join(names))
     lines[-1] = lines[-1].with_changes(body=syntax.statements(source)[0].body)
     return block.with_changes(body=lines)

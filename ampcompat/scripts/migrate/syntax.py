@@ -7,10 +7,26 @@ import re
 
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 _LAYOUT = re.compile("whitespace|lines|comma|[lr]par|brac|header|footer|semicolon|dot|equal|indent")
 COMPOUND = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With, cst.Try)
+
+
+class PlacedTransformer(cst.CSTTransformer):
+    """A transformer that is told what to change by the places of nodes, which are those of ``ast``."""
+
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    def place(self, node):
+        """Return the (line, column) of a node of the original module."""
+        start = self.get_metadata(PositionProvider, node).start
+        return start.line, start.column
+
+    def rewrite(self, source):
+        """Return the new module of a source."""
+        return MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True).visit(self)
 
 
 def text(node):
@@ -74,14 +90,6 @@ def walk(node):
         waiting += reversed(children(node))
 
 
-def visit(node, visitor):
-    """Visit a node and all nodes below it, as ``node.visit`` does, with a visitor that changes nothing."""
-    if visitor.on_visit(node):
-        for child in children(node):
-            visit(child, visitor)
-    visitor.on_leave(node)
-
-
 def calls(node):
     """Yield the calls in a node."""
     return (each for each in walk(node) if isinstance(each, cst.Call))
@@ -125,31 +133,6 @@ def assigned_names(node):
 def _base(node):
     """Return ``losses`` of ``losses["main"]``."""
     return _base(node.value) if isinstance(node, cst.Subscript) else node
-
-
-def bound_names(scope):
-    """Return the names that a function or module binds: parameters, assignments, loops; without nested functions."""
-    names = set()
-    if isinstance(scope, cst.FunctionDef):
-        names |= {each.name.value for each in walk(scope.params) if isinstance(each, cst.Param)}
-    for each in own_nodes(scope.body):
-        if isinstance(each, (cst.Assign, cst.AugAssign, cst.AnnAssign)):
-            names |= {name for name in assigned_names(each) if "." not in name}
-        elif isinstance(each, (cst.For, cst.CompFor)):
-            names |= {name.value for name in walk(each.target) if isinstance(name, cst.Name)}
-        elif isinstance(each, cst.AsName):
-            names |= {name.value for name in walk(each.name) if isinstance(name, cst.Name)}
-        elif isinstance(each, (cst.FunctionDef, cst.ClassDef)):
-            names.add(each.name.value)
-    return names
-
-
-def own_nodes(body):
-    """Yield the nodes of a body, without the contents of nested functions and classes."""
-    for node in body if isinstance(body, (list, tuple)) else [body]:
-        yield node
-        if not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            yield from own_nodes(children(node))
 
 
 def read_names(source):
@@ -202,14 +185,14 @@ def first(node, name):
 class _Renaming(cst.CSTTransformer):
     def __init__(self, old, new):
         super().__init__()
-        self._old, self._new = old, new
+        self._old, self._new = old, expression(new)
 
     def leave_Name(self, original_node, updated_node):
-        return updated_node.with_changes(value=self._new) if updated_node.value == self._old else updated_node
+        return self._new if updated_node.value == self._old else updated_node
 
 
 def renamed(node, old, new):
-    """Return a node with a variable renamed."""
+    """Return a node with a variable replaced by another, or by an expression."""
     return node.visit(_Renaming(old, new))
 
 

@@ -4,7 +4,6 @@ import ast
 import functools
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from ...errors import AmpError
 from . import syntax
@@ -35,7 +34,7 @@ def _written(level, script):
     split, path, was = script.split, script.path, script.old_lines
     plan = LevelPlan(split, level, path, was)
     writer = _LevelWriter(plan, level)
-    new = MetadataWrapper(cst.parse_module(split), unsafe_skip_copy=True).visit(writer)
+    new = writer.rewrite(split)
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
     new = new.visit(_UnusedNames(syntax.read_names(split) - syntax.read_names(new.code)))
@@ -46,7 +45,7 @@ def _written(level, script):
     return Migration(script.joined(new.code), sorted(set(notes)), [])
 
 
-class _LevelWriter(cst.CSTTransformer):
+class _LevelWriter(syntax.PlacedTransformer):
     """Applies a ``LevelPlan``.
 
     Attributes:
@@ -54,15 +53,13 @@ class _LevelWriter(cst.CSTTransformer):
         has_initialized: whether ``amp.initialize`` was written.
     """
 
-    METADATA_DEPENDENCIES = (PositionProvider,)
-
     def __init__(self, plan, level):
         super().__init__()
         self._plan, self._level, self.notes, self.has_initialized = plan, level, [], False
         self._wrapper = []  # the statement that wraps the model, until it is written again after amp.initialize
 
     def _line(self, node):
-        return self.get_metadata(PositionProvider, node).start.line
+        return self.place(node)[0]
 
     def leave_SimpleStatementLine(self, original_node, updated_node):
         """Replace or remove a statement, and add the call of ``amp.initialize`` next to it."""
@@ -148,15 +145,13 @@ class _LevelWriter(cst.CSTTransformer):
 
     def leave_Name(self, original_node, updated_node):
         """Use the model instead of its wrapper if the wrapper is created later."""
-        start = self.get_metadata(PositionProvider, original_node).start
         renamed = {} if self._plan.moved is None else self._plan.moved.renamed
-        name = renamed.get((start.line, start.column))
+        name = renamed.get(self.place(original_node))
         return updated_node if name is None else updated_node.with_changes(value=name)
 
     def leave_Call(self, original_node, updated_node):
         """Replace ``scaler.state_dict()`` and ``scaler.load_state_dict(state)``."""
-        start = self.get_metadata(PositionProvider, original_node).start
-        if (start.line, start.column) not in self._plan.torch_amp.states or not _is_state_call(updated_node):
+        if self.place(original_node) not in self._plan.torch_amp.states or not _is_state_call(updated_node):
             return updated_node
         return updated_node.with_changes(func=updated_node.func.with_changes(value=cst.Name(self._plan.amp)))
 

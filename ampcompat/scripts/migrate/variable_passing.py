@@ -1,11 +1,12 @@
 """Passes the new variables to the functions that read them: as parameters, results, or attributes of ``self``."""
 
-import libcst as cst
+import ast
 
-from . import syntax
+from ..reading.code_files import PYTHON
+from ..reading.names import bound_in, inside, string
+from ..reading.source import Source
 from .signature_rewriting import SignatureRewriter
 
-DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
 OPTIONAL = "{}() evaluates in float32 if its caller has no autocast"
 MISSING = "{} needs {}: pass it here from {}"
 
@@ -14,7 +15,7 @@ class VariablePassing:
     """The variables to pass in a script, found in its new source.
 
     Args:
-        module: the new module.
+        text: the new source.
         variables: names of the new variables, in the order in which they are passed.
 
     Attributes:
@@ -27,9 +28,10 @@ class VariablePassing:
         optional: function nodes with callers that have no autocast and evaluate in float32.
     """
 
-    def __init__(self, module, variables):
+    def __init__(self, text, variables):
         self._variables = variables
-        self._script = ScriptScopes(module, set(variables))
+        self._parsed = Source("", text.encode("utf-8"), PYTHON)
+        self._script = ScriptScopes(self._parsed, set(variables))
         self.parameters, self.arguments, self.results, self.targets = {}, {}, {}, {}
         self.attributes, self.missing, self.optional = {}, {}, set()
         self._functions = self._script.functions()
@@ -115,7 +117,7 @@ class VariablePassing:
     def _source(self, scope, name):
         """Return a function that sets the variable, is called in the scope, and can return it; otherwise None."""
         for call, _ in scope.calls:
-            function = self._functions.get(call.func.value)
+            function = self._functions.get(call.func.id)
             if function is not None and name in function.sets and name not in self.parameters.get(function.node, ()):
                 if function is not scope and self._can_return(function):
                     return function
@@ -126,15 +128,13 @@ class VariablePassing:
         callers = list(self._script.callers(function.name))
         if function.name in self._script.mentioned or not all(map(_is_always_reached, callers)):
             return False
-        returns = [each for each in syntax.own_nodes(function.node.body) if isinstance(each, cst.Return)]
-        lines = [statement.body[0] for _, _, statement in callers]
+        returns = [each for each in inside(function.node) if isinstance(each, ast.Return)]
+        statements = [statement for _, _, statement in callers]
         if not returns:
-            return all(isinstance(each, cst.Expr) for each in lines)
-        last = function.node.body.body[-1]
-        is_last = isinstance(last, cst.SimpleStatementLine) and last.body[0] is returns[0]
-        if len(returns) > 1 or not is_last or returns[0].value is None:
+            return all(isinstance(each, ast.Expr) for each in statements)
+        if len(returns) > 1 or function.node.body[-1] is not returns[0] or returns[0].value is None:
             return False
-        return all(_takes(each, returns[0].value) for each in lines)
+        return all(_takes(each, returns[0].value) for each in statements)
 
     def _return(self, function, name):
         self.results.setdefault(function.node, set()).add(name)
@@ -144,16 +144,26 @@ class VariablePassing:
 
     def transformer(self):
         """Return the transformer that passes the variables."""
-        order = self._ordered
-        chosen = (self.parameters, self.arguments, self.results, self.targets, self.attributes)
-        marks = {node: self._missing_text(node, order(names)) for node, names in self.missing.items()}
-        return SignatureRewriter(
-            marks, self.optional, *[{node: order(names) for node, names in each.items()} for each in chosen]
-        )
+        order, at = self._ordered, self._parsed.position
+        marks = {at(node): self._missing_text(node, order(names)) for node, names in self.missing.items()
+                 if hasattr(node, "lineno")}  # fmt: skip
+        attributes = {at(node) for scope, node in self._script.named if self._is_attribute(scope, node.id)}
+        by_name = {at(call) for scope in self._script.scopes for call, _ in scope.calls if self._has_defaults(call)}
+        chosen = (self.parameters, self.arguments, self.results, self.targets)
+        chosen = [{at(node): order(names) for node, names in each.items()} for each in chosen]
+        return SignatureRewriter(marks, set(map(at, self.optional)), attributes, by_name, *chosen)
+
+    def _has_defaults(self, call):
+        """Return whether a call must give a new argument by name: after defaults, ``*args`` or other such arguments."""
+        function = self._functions.get(call.func.id)
+        if call.keywords or any(isinstance(each, ast.Starred) for each in call.args):
+            return True
+        given = function.node.args if function is not None else None
+        return given is not None and bool(given.defaults or given.vararg or given.kwonlyargs)
 
     def _missing_text(self, node, names):
         setters = sorted({scope.name + "()" for scope, sets in self._setters if sets & set(names)})
-        name = node.name.value + "()" if isinstance(node, cst.FunctionDef) else "the script"
+        name = node.name + "()" if isinstance(node, _FUNCTIONS) else "the script"
         return MISSING.format(name, " and ".join(names), " and ".join(setters))
 
     def left(self):
@@ -163,9 +173,9 @@ class VariablePassing:
     def notes(self):
         """Return notes on changes to signatures."""
         told = [(self.parameters, "{}() gets {}"), (self.results, "{}() also returns {}")]
-        optional = [OPTIONAL.format(node.name.value) for node in self.optional]
+        optional = [OPTIONAL.format(node.name) for node in self.optional]
         return optional + [
-            text.format(node.name.value, " and ".join(self._ordered(names)))
+            text.format(node.name, " and ".join(self._ordered(names)))
             for chosen, text in told
             for node, names in chosen.items()
         ]
@@ -174,22 +184,24 @@ class VariablePassing:
 def _is_always_reached(caller):
     """Return whether a call is a separate statement, under no condition and in no loop."""
     scope, _, statement = caller
-    body = list(scope.node.body.body if scope.is_function else scope.node.body)
-    guards = [each.body.body for each in body if isinstance(each, cst.If) and "__main__" in syntax.text(each.test)]
+    body = scope.node.body
+    guards = [each.body for each in body if isinstance(each, ast.If) and "__main__" in map(string, ast.walk(each.test))]
     return statement is not None and any(statement is each for block in [body] + guards for each in block)
 
 
-def _takes(line, value):
+def _takes(statement, value):
     """Return whether ``targets = f(...)`` unpacks a result in the way the function returns it."""
-    if not isinstance(line, cst.Assign) or len(line.targets) != 1:
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
-    target = line.targets[0].target
-    if isinstance(value, cst.Tuple):
-        return isinstance(target, cst.Tuple) and len(target.elements) == len(value.elements)
-    return isinstance(target, (cst.Name, cst.Attribute))
+    target = statement.targets[0]
+    if isinstance(value, ast.Tuple):
+        return isinstance(target, ast.Tuple) and len(target.elts) == len(value.elts)
+    return isinstance(target, (ast.Name, ast.Attribute))
 
 
 # -- scopes ------------------------------------------------------------------------------------------------------------
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Scope:
@@ -204,39 +216,21 @@ class Scope:
     """
 
     def __init__(self, node, parent):
-        self.node, self.parent = node, parent
+        self.node, self.parent, self.name = node, parent, getattr(node, "name", "")
         self.sets, self.reads, self.calls = set(), set(), []
-        self._bound = None
-
-    @property
-    def bound(self):
-        """The names that it binds."""
-        if self._bound is None:
-            self._bound = syntax.bound_names(self.node)
-        return self._bound
-
-    @property
-    def name(self):
-        """The function's name; empty for the module."""
-        return self.node.name.value if isinstance(self.node, (cst.FunctionDef, cst.ClassDef)) else ""
-
-    @property
-    def is_function(self):
-        """Whether it is a function or method."""
-        return isinstance(self.node, cst.FunctionDef)
+        self.is_function = isinstance(node, _FUNCTIONS)
 
     @property
     def is_method(self):
         """Whether it is a method with ``self``."""
-        is_inside = self.is_function and isinstance(self.parent.node, cst.ClassDef)
-        params = self.node.params.params if is_inside else ()
-        return bool(params) and params[0].name.value == "self"
+        is_inside = self.is_function and isinstance(self.parent.node, ast.ClassDef)
+        return is_inside and [each.arg for each in self.node.args.args[:1]] == ["self"]
 
     def around(self):
         """Yield the scope and those around it whose variables it can read, without classes."""
         scope = self
         while scope is not None:
-            if scope is self or not isinstance(scope.node, cst.ClassDef):
+            if scope is self or not isinstance(scope.node, ast.ClassDef):
                 yield scope
             scope = scope.parent
 
@@ -252,78 +246,42 @@ class Scope:
         return any(name in each.sets for each in self.around())
 
 
-class ScriptScopes(cst.CSTVisitor):
-    """The scopes of a module.
+class ScriptScopes:
+    """The scopes of a script.
 
     Args:
-        module: the module.
+        source: its ``Source``.
         variables: the names of the new variables.
 
     Attributes:
         scopes: all of them, outer ones first.
+        named: (scope, node) of the new variables, where they are read or set.
         mentioned: names of functions that are read outside of a call.
     """
 
-    def __init__(self, module, variables):
-        super().__init__()
-        self._variables, self.scopes, self._read = variables, [], []
-        self._open, self._called, self._statement = [], set(), None
-        syntax.visit(module, self)
+    def __init__(self, source, variables):
+        self._variables, self.scopes, self.named, self._others = variables, [], [], []
+        self._called = {id(call.func) for call in source.calls()}
+        self._whole = {id(each.value): each for each in source.nodes if isinstance(each, (ast.Assign, ast.Expr))}
+        self._visit(source.tree, None)
         known = self.functions()
-        self.mentioned = {name for name, scope in self._read if name in known and not _is_local(name, scope)}
+        self.mentioned = {name for scope, name in self._others if name in known and not _is_local(name, scope)}
 
-    def _enter(self, node):
-        self._open.append(Scope(node, self._open[-1] if self._open else None))
-        self.scopes.append(self._open[-1])
-
-    def _leave(self, original_node):
-        self._open.pop()
-
-    visit_Module = visit_ClassDef = _enter
-    leave_ClassDef = leave_FunctionDef = _leave
-
-    def visit_Param(self, node):
-        """Visit only the default of a parameter, not its name."""
-        syntax.visit(node.default, self) if node.default is not None else None
-        return False
-
-    def visit_FunctionDef(self, node):
-        """Enter a function; a new variable may be one."""
-        self._called.add(node.name)
-        if node.name.value in self._variables:
-            self._open[-1].sets.add(node.name.value)
-        self._enter(node)
-        self._open[-1].sets |= {each for each in self._variables if each in _parameters(node)}
-
-    def visit_SimpleStatementLine(self, node):
-        """Keep the statement, which may use the result of a call."""
-        self._statement = node
-
-    def visit_Assign(self, node):
-        """Note the variables that are set."""
-        self._open[-1].sets |= syntax.assigned_names(node) & self._variables
-
-    def visit_Call(self, node):
-        """Note a call of a function of the script."""
-        if isinstance(node.func, cst.Name):
-            self._called.add(node.func)
-            line = self._statement.body[0] if self._statement is not None and len(self._statement.body) == 1 else None
-            whole = isinstance(line, (cst.Assign, cst.Expr)) and line.value is node
-            self._open[-1].calls.append((node, self._statement if whole else None))
-
-    def _visit_value(self, node):
-        """Visit only the owner of an attribute, and only the value of an argument, not its keyword."""
-        syntax.visit(node.value, self)
-        return False
-
-    visit_Attribute = visit_Arg = _visit_value
-
-    def visit_Name(self, node):
-        """Note names that are read."""
-        if node.value in self._variables:
-            self._open[-1].reads.add(node.value)
-        elif node not in self._called:
-            self._read.append((node.value, self._open[-1]))
+    def _visit(self, node, scope):
+        if isinstance(node, _FUNCTIONS + (ast.ClassDef, ast.Module)):
+            scope = Scope(node, scope)
+            self.scopes.append(scope)
+            scope.sets |= self._variables.intersection(bound_in(node))
+        elif isinstance(node, ast.Name):
+            if node.id in self._variables:
+                self.named.append((scope, node))
+                scope.reads.add(node.id)
+            elif id(node) not in self._called:
+                self._others.append((scope, node.id))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            scope.calls.append((node, self._whole.get(id(node))))
+        for child in ast.iter_child_nodes(node):
+            self._visit(child, scope)
 
     def functions(self):
         """Return name -> ``Scope`` of the functions in the module."""
@@ -333,15 +291,10 @@ class ScriptScopes(cst.CSTVisitor):
         """Yield (scope, call, statement) of the calls of a function."""
         for scope in self.scopes:
             for call, statement in scope.calls:
-                if call.func.value == name:
+                if call.func.id == name:
                     yield scope, call, statement
 
 
 def _is_local(name, scope):
     """Return whether a name refers to a variable of an enclosing function."""
-    functions = (each for each in scope.around() if each.is_function)
-    return any(name in each.bound for each in functions)
-
-
-def _parameters(function):
-    return {each.name.value for each in syntax.walk(function.params) if isinstance(each, cst.Param)}
+    return any(name in bound_in(each.node) for each in scope.around() if each.is_function)

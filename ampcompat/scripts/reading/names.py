@@ -198,7 +198,7 @@ class VariableNames:
     def _visit(self, node, around):
         self._around[id(node)] = around
         if isinstance(node, _FUNCTIONS):
-            self._bound[id(node)] = _bound_in(node)
+            self._bound[id(node)] = bound_in(node)
         inner = (node,) + around if isinstance(node, _FUNCTIONS + (ast.ClassDef,)) else around
         for child in ast.iter_child_nodes(node):
             self._visit(child, inner)
@@ -236,23 +236,25 @@ def as_written(variable):
     return variable.rpartition(_MARK)[2]
 
 
-def _bound_in(function):
-    """Return the names that a function binds: its parameters and assigned names, except global and nonlocal ones."""
-    args = function.args
-    bound = {each.arg for each in args.args + args.kwonlyargs + getattr(args, "posonlyargs", [])}
-    bound |= {each.arg for each in (args.vararg, args.kwarg) if each is not None}
-    shared = set()
-    for node in inside(function):
+def bound_in(scope):
+    """Return the names that a function, class or module binds, except global and nonlocal ones, as a set."""
+    args, bound, shared = getattr(scope, "args", None), set(), set()
+    if args is not None:
+        bound |= {each.arg for each in args.args + args.kwonlyargs + getattr(args, "posonlyargs", [])}
+        bound |= {each.arg for each in (args.vararg, args.kwarg) if each is not None}
+    for node in inside(scope):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            bound.add(node.name)
         elif isinstance(node, (ast.Global, ast.Nonlocal)):
             shared |= set(node.names)
     return bound - shared
 
 
-def inside(function):
-    """Yield the nodes of a function, without those of functions and classes in it."""
-    waiting = list(function.body) if isinstance(function.body, list) else [function.body]
+def inside(scope):
+    """Yield the nodes of a function, class or module, without those of functions and classes in it."""
+    waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]
     while waiting:
         node = waiting.pop()
         yield node
