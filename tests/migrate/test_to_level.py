@@ -332,9 +332,11 @@ whole = WithLoss()
 
 
 def test_the_scalers_state_becomes_that_of_amp():
-    saved = "torch.save({'scaler': scaler.state_dict()}, 'f')\nscaler.load_state_dict(torch.load('f'))\n"
+    saved = "torch.save({'é': 1, 'scaler': scaler.state_dict()}, 'f')\nscaler.load_state_dict(torch.load('f'))\n"
     new = write_level(HEAD + SCALER + saved, "O1")
-    assert "{'scaler': amp.state_dict()}" in new.source and "\namp.load_state_dict(torch.load('f'))" in new.source
+    assert (
+        "{'é': 1, 'scaler': amp.state_dict()}" in new.source and "\namp.load_state_dict(torch.load('f'))" in new.source
+    )
     assert not any("loss scale" in note for _, note in new.notes)
 
 

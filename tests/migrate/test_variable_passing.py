@@ -106,7 +106,6 @@ def test_a_set_up_under_a_condition_becomes_one_with_that_condition():
     )
     assert (
         "    # mixed precision\n"
-        '    device_type = "cuda" if torch.cuda.is_available() else "cpu"\n'
         "    use_amp = bool(args.fp16)\n"
         "    scaler = torch.amp.GradScaler(device_type, enabled=use_amp)\n    if args.fp16:\n        print('fp16')\n"
         "        model, optimizer = m, o\n"
@@ -232,7 +231,7 @@ def test_an_evaluation_whose_callers_have_no_autocast_is_done_in_float32():
     )
     new = result.source
     assert result.left == [] and any("test() evaluates in float32" in note for _, note in result.notes)
-    assert new.startswith("import argparse\nimport contextlib\nimport torch\n")
+    assert new.startswith("import argparse\nimport torch\nimport contextlib\n")
     assert "def test(model, prefix='', autocast=contextlib.nullcontext):\n" in new
     assert "    test(model, autocast=autocast)\n" in new and "    test(model, 'end')\n" in new
     assert "    with torch.no_grad(), autocast():\n" in new

@@ -5,7 +5,7 @@ from .block_rewriting import Rewriter
 from .branches import MARK
 from .call_rewriting import BY_HAND
 from .device_variable import place_device
-from .imports_and_marks import AS_IS, add_header, import_contextlib, mark_rest, prune_imports
+from .imports_and_marks import AS_IS, add_header, mark_rest, prune_imports
 from .parsed_script import Migration, rewritten
 from .script_facts import ScriptFacts
 from .variable_passing import VariablePassing
@@ -41,7 +41,7 @@ def _migrate(script):
     rewriter, text, passing = _rewritten(split, facts)
     text, has_device = place_device(text, facts.names.device)
     text = add_header(text, facts.names, rewriter.loads_state, has_device)
-    text, marked = mark_rest(script.joined(import_contextlib(text)))
+    text, marked = mark_rest(script.joined(text))
     was = script.old_lines
     left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]

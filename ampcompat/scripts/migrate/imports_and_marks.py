@@ -21,6 +21,7 @@ _LOADER = '''def {loader}({scaler}, state):
 '''
 
 
+_STRINGS = (cst.SimpleString, cst.ConcatenatedString)
 #: The beginning of the mark of a use of Apex.
 AS_IS = "left as it is: "
 #: The attributes that ``amp.initialize`` adds to optimizers. torch does not have them.
@@ -123,67 +124,53 @@ def prune_imports(source):
 
 
 def add_header(source, names, loads_state, has_device):
-    """Return the source with ``import torch`` if missing, and with the code that all of its functions need.
+    """Return the source with the imports of torch and contextlib if missing, and with what all of its functions need.
 
     Args:
         names: ``NewNames``.
         loads_state: whether a function is needed that loads the scaler's state.
-        has_device: whether the variable for the type of the device belongs here.
+        has_device: whether the variable for the type of the device is set after the imports.
     """
-    module = cst.parse_module(source)
-    at, pieces, added = _after_imports(module.body), [], []
+    body, read = cst.parse_module(source).body, syntax.read_names(source) | ({"torch"} if has_device else set())
+    known = set().union(*map(_imported, body[: _after_imports(body)]))
+    pieces = [f"import {name}\n" for name in ("contextlib", "torch") if name in read - known]
     pieces += [f"{names.device} = {DEVICE}\n"] if has_device else []
-    pieces += [_LOADER.format(**names._asdict())] if loads_state else []
-    is_imported = any("torch" in _imported(each) for each in module.body[:at])
-    needs_torch = has_device or "torch" in syntax.read_names(source)
-    for piece in pieces if is_imported or not needs_torch else ["import torch\n"] + pieces:
-        blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else 1 if at or added else 0)
+    return with_statements(source, pieces + ([_LOADER.format(**names._asdict())] if loads_state else []))
+
+
+def with_statements(source, pieces):
+    """Return the source with statements after the first run of imports."""
+    module, added = cst.parse_module(source), []
+    at = _after_imports(module.body)
+    for piece in pieces:
+        before = added[-1] if added else module.body[at - 1] if at else None
+        is_next = before is None or (syntax.is_import(before) and piece.startswith(("import", "from")))
+        blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else not is_next)
         added += [each.with_changes(leading_lines=blank) for each in syntax.statements(piece)]
-    if not added:
-        return source
     following = list(module.body[at:])
-    if following:
+    if following and added and not syntax.is_import(added[-1]):
         lines = following[0].leading_lines
         blank = next((number for number, line in enumerate(lines) if line.comment is not None), len(lines))
-        missing = 2 - blank if loads_state else 0 if lines else 1
+        missing = 2 - blank if pieces[-1].startswith("def") else 0 if lines else 1
         following[0] = following[0].with_changes(leading_lines=[cst.EmptyLine(indent=False)] * missing + list(lines))
     return module.with_changes(body=[*module.body[:at], *added, *following]).code
 
 
-def import_contextlib(source):
-    """Return the source with an import of contextlib, sorted into the first imports, if needed."""
-    module = cst.parse_module(source)
-    if "contextlib" not in syntax.read_names(source) or any("contextlib" in _imported(each) for each in module.body):
-        return source
-    imports = [at for at, each in enumerate(module.body) if syntax.first_of(each, cst.Import)]
-    at = imports[0] if imports else _after_imports(module.body)
-    while at + 1 in imports and min(_imported(module.body[at])) < "contextlib":
-        at += 1
-    body, new = list(module.body), syntax.statements("import contextlib\n")[0]
-    if at < len(body):
-        new = new.with_changes(leading_lines=body[at].leading_lines)
-        body[at] = body[at].with_changes(leading_lines=())
-    return module.with_changes(body=[*body[:at], new, *body[at:]]).code
-
-
 def _after_imports(body):
-    """Return the index after the last import that precedes functions, classes and calls."""
-    last = 0
-    for index, statement in enumerate(body):
-        if isinstance(statement, (cst.FunctionDef, cst.ClassDef)):
-            break
-        guarded = isinstance(statement, cst.Try) and any(
-            isinstance(each, (cst.Import, cst.ImportFrom)) for each in syntax.walk(statement)
-        )
-        is_docstring = index == 0 and syntax.first_of(statement, cst.Expr) is not None
-        last = index + 1 if syntax.is_import(statement) or guarded or is_docstring else last
-    return last
+    """Return the index after the run of imports that has torch, or after the first run, or after the docstring."""
+    imports = [
+        at for at, each in enumerate(body) if syntax.is_import(each) or (isinstance(each, cst.Try) and _imported(each))
+    ]
+    found = [at for at in imports if "torch" in _imported(body[at])] or imports
+    if not found:
+        return int(bool(body) and isinstance(getattr(syntax.first_of(body[0], cst.Expr), "value", None), _STRINGS))
+    return next(at for at in range(found[0] + 1, len(body) + 1) if at not in imports)
 
 
 def _imported(statement):
-    """Return the names that a statement imports as modules."""
-    nodes = [each for each in syntax.walk(statement) if isinstance(each, cst.Import)]
-    return {_local(alias) for node in nodes for alias in node.names}
+    """Return the names that a statement imports."""
+    nodes = [each for each in syntax.walk(statement) if isinstance(each, (cst.Import, cst.ImportFrom))]
+    return {_local(alias) for node in nodes if not isinstance(node.names, cst.ImportStar) for alias in node.names}
 
 
 def _names_of_amp_on_optimizers(parsed):

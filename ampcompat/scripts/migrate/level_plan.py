@@ -161,7 +161,7 @@ class LevelPlan:
         return None, block[-1].lineno
 
     def _move(self, wraps, block, last):
-        self.moved = MovedWrapper(wraps, block, last, self._models, self._source.names)
+        self.moved = MovedWrapper(wraps, block, last, self._models, self._source)
         if self.moved.statement is None:
             self._refuse(
                 wraps[0].lineno,

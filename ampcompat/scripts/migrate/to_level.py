@@ -7,6 +7,7 @@ import libcst as cst
 
 from ...errors import AmpError
 from . import syntax
+from .imports_and_marks import with_statements
 from .level_plan import LevelPlan
 from .parsed_script import Migration, rewritten
 
@@ -38,11 +39,12 @@ def _written(level, script):
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
     new = new.visit(_UnusedNames(syntax.read_names(split) - syntax.read_names(new.code)))
-    new = new.with_changes(body=_with_import(list(new.body), plan.amp))
+    name = "amp" if plan.amp == "amp" else f"amp as {plan.amp}"
+    text = with_statements(new.code, [f"from ampcompat import {name}\n"])
     notes = [(was[line], note) for line, note in writer.notes]
     if level in ("O1", "O2") and "torch.save" in script.source and not plan.torch_amp.states:
         notes.append((0, _LOSS_SCALE))
-    return Migration(script.joined(new.code), sorted(set(notes)), [])
+    return Migration(script.joined(text), sorted(set(notes)), [])
 
 
 class _LevelWriter(syntax.PlacedTransformer):
@@ -187,26 +189,3 @@ def _bare(expression):
 def _source(node):
     """Return the source of an ``ast`` node: numbers, names and expressions of them."""
     return ast.unparse(node) if hasattr(ast, "unparse") else str(ast.literal_eval(node))
-
-
-def _with_import(body, amp):
-    """Return the statements of a module with the import of ``amp`` after its first run of imports."""
-    name = "amp" if amp == "amp" else f"amp as {amp}"
-    new = syntax.statements(f"from ampcompat import {name}\n")[0]
-    imports = [at for at, each in enumerate(body) if syntax.is_import(each)]
-    at = next((place for place in imports if place + 1 not in imports), -1)
-    if at >= 0 and _is_future(body[at]) and len(imports) > 1:
-        at = next((place for place in imports if place > at and place + 1 not in imports), at)
-    if at < 0:
-        at = 0 if body and _is_docstring(body[0]) else -1
-    return body[: at + 1] + [new] + body[at + 1 :]
-
-
-def _is_future(statement):
-    node = syntax.first_of(statement, cst.ImportFrom)
-    return node is not None and node.module is not None and syntax.name_of(node.module) == "__future__"
-
-
-def _is_docstring(statement):
-    node = syntax.first_of(statement, cst.Expr)
-    return node is not None and isinstance(node.value, (cst.SimpleString, cst.ConcatenatedString))

@@ -34,6 +34,7 @@ class TorchAmpUse:
 
     def __init__(self, source, models, refuse):
         self._nodes, self._names, self._models, self._refuse_line = source.nodes, source.names, models, refuse
+        self._position = source.position
         self.removed, self.unwrapped, self.undecorated = set(), {}, set()
         self.steps, self.losses, self.states, self.options, self.scalers = {}, {}, set(), [], set()
         self._find_scalers()
@@ -101,7 +102,7 @@ class TorchAmpUse:
         elif name == "scale" and len(call.args) == 1 and self._is_backward_of(call, statements):
             self.losses[call.lineno] = call
         elif name in _STATE:
-            self.states.add((call.lineno, call.col_offset))
+            self.states.add(self._position(call))
         else:
             self._refuse(
                 call,

@@ -198,7 +198,7 @@ class MovedWrapper:
         block: the statements that contain the creation of the optimizers.
         last: the place of the last of these in the block.
         trained: ``TrainedModels``.
-        names: the ``Names`` of the script.
+        source: its ``Source``.
 
     Attributes:
         statement: the statement of the block that is moved, or None if it cannot be moved reliably.
@@ -206,8 +206,8 @@ class MovedWrapper:
         models: the name of a wrapper -> that of the model in it.
     """
 
-    def __init__(self, wraps, block, last, trained, names):
-        self._of, self._names = trained.variables.of, names
+    def __init__(self, wraps, block, last, trained, source):
+        self._of, self._names, self._position = trained.variables.of, source.names, source.position
         self.renamed, self.models = {}, {}
         holders = [each for each in block[:last] if any(node in wraps for node in ast.walk(each))]
         self.statement = holders[0] if len(holders) == 1 and self._can_move(holders[0], wraps, block, last) else None
@@ -242,7 +242,7 @@ class MovedWrapper:
                 if id(node) not in same:
                     return False
                 if self.models[node.id] != node.id:
-                    self.renamed[node.lineno, node.col_offset] = self.models[node.id]
+                    self.renamed[self._position(node)] = self.models[node.id]
         return True
 
     def _change(self, statements, moved):
