@@ -110,3 +110,21 @@ def test_at_a_scale_of_1_the_gradient_of_a_delayed_pass_is_read_with_that_of_the
         assert (before - model.weight).detach()[0].tolist() == pytest.approx(
             [2.0, 2.0], rel=2 * torch.finfo(setting.low).eps
         )
+
+
+@settings_at("O0", "O1", "O2", "O5", stored=True)
+def test_a_gradient_that_was_read_before_a_delayed_pass_can_be_changed_after_it(setting):
+    with session_of(setting):
+        model = torch.nn.ModuleList([Product(1.0).to(setting.high) for _ in range(3)])
+        first, second = (torch.optim.SGD(list(each.parameters()), lr=1.0) for each in (model[::2], model[1:2]))
+        initialize(setting, model, [first, second], loss_scale=1.0)
+        backward(setting, lambda x: model[1](x) + model[2](x), second)
+        before = [param.grad.clone() for param in model[2].parameters()]
+        backward(setting, model[0], first, delay_unscale=True)
+        for param in model[2].parameters():
+            param.grad.mul_(0.5)
+        weights = [param.detach().double() for param in model[2].parameters()]
+        backward(setting, model[0], first)
+        first.step()
+        for param, weight, gradient in zip(model[2].parameters(), weights, before):
+            assert torch.equal(param.detach(), (weight - 0.5 * gradient.double()).to(param.dtype))

@@ -185,6 +185,7 @@ class HeldGradients:
     def leave_scaled(self, scale, loss=None):
         """End a pass with ``delay_unscale``: a later pass unscales the sum. Arguments: see ``Scaled``."""
         self.state = Scaled(scale, loss)
+        self._shown.follow()
 
     def _end_pass(self):
         aside, self._set_aside = self._set_aside, []
