@@ -193,6 +193,23 @@ def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of
             optimizers[index].zero_grad()
 
 
+@settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
+def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting):
+    step = torch.finfo(setting.low).eps / 8  # lost where a weight of 1 is rounded
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        torch.nn.init.ones_(model.weight)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=step)]
+        initialize(setting, model, optimizers, loss_scale=8.0)
+        for index in (0, 0, 1, 0, 1, 1, 0):
+            if index == len(optimizers):
+                optimizers.append(torch.optim.SGD(model.parameters(), lr=step / 2))
+            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+            optimizers[index].step()
+            optimizers[index].zero_grad()
+        assert bool((model.state_dict()["weight"].double() == 1.0 - 5.5 * step).all())
+
+
 class Failing(Observer):
     def initialized(self, session, models, optimizers):
         raise ZeroDivisionError

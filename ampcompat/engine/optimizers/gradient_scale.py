@@ -81,7 +81,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._set_aside = []  # (param, gradient): what a block adds when it ends
-        self._shown = ShownGradients(record.session.masters.others)
+        self._shown = ShownGradients()
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
@@ -98,6 +98,7 @@ class HeldGradients:
         """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
         self._thread = get_ident()
         self._record.follow_groups()
+        self._record.session.masters.drop_gradients()
         self._masters.begin()
         self.take_changes()
 
@@ -193,7 +194,7 @@ class HeldGradients:
             add_gradients(*zip(*aside))
         if isinstance(self.state, Scaled):
             self.state = Unscaled()
-        self._shown.follow()
+        self.follow()
 
     def _own_with_gradient(self, seen):
         """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
@@ -308,14 +309,6 @@ class HeldGradients:
         if not (self.are_delayed() or self._is_in_scaled_block()) and self._masters.have_half_gradients():
             self._move_plain_gradients()
 
-    def _shared_params(self):
-        """Return the half params of this optimizer that are in others too."""
-        masters = self._record.session.masters
-        if not masters.shared_ids:
-            return []
-        own = {id(pair.model) for pair in self._masters.pairs()}
-        return [param for param in masters.in_several(self._record.session.records) if id(param) in own]
-
     def _is_in_scaled_block(self):
         record = self._record
         return bool(record.open_blocks) and any([not is_one(block.scale) for block in record.open_passes()])
@@ -325,15 +318,11 @@ class HeldGradients:
         self._forget_others(are_replaced)
         if isinstance(self.state, ScaledByOther):
             return
-        shared = [(param, stored_gradient(param)) for param in self._shared_params()]
+        self._record.session.masters.drop_gradients()
         self.take_changes()
         with torch.no_grad():
             self._masters.move_gradients(None, 1.0, may_stay)
-        self._shown.follow()
-        for record in self._record.session.records if shared else ():
-            if record is not self._record:
-                record.masters.add_gradients(shared)
-                record.gradients.follow()
+        self.follow()
         scalers = self._record.configuration.scalers
         if isinstance(self.state, Unscaled) and not any([scaler.is_static_one() for scaler in scalers]):
             self._record.configuration.notices.unscaled_gradients_used(self._record.optimizer)
@@ -342,25 +331,25 @@ class HeldGradients:
     def shown(self, model, master):
         """Return what ``.grad`` of a half param shows."""
         stored = stored_gradient(model)
-        if self._are_in_pass() or (isinstance(self.state, ScaledByOther) and stored is not None):
+        if self._is_in_pass(model) or (isinstance(self.state, ScaledByOther) and stored is not None):
             return stored
         if stored is not None and stored_gradient(master) is not None:  # of a plain pass after one that is unscaled
             self._move_plain_gradients()
         return self._shown.show(model, master)
 
-    def _are_in_pass(self):
+    def _is_in_pass(self, model):
         """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
-        return bool(self._record.open_blocks) or self.are_delayed()
+        records = self._record.session.masters.records_of(model)
+        return any([bool(record.open_blocks) or record.gradients.are_delayed() for record in records])
 
     def was_set(self, model, master, before):
         """Note that the script has assigned to ``.grad`` of a half param, where ``before`` was stored."""
         may_stay = self._masters.are_stored and stored_gradient(master) is None
-        self._shown.was_set(model, master, before, stays=self._are_in_pass() or may_stay)
+        self._shown.was_set(model, master, before, stays=self._is_in_pass(model) or may_stay)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, which others may show too."""
-        session = self._record.session
-        for record in session.records if session.masters.shared_ids else [self._record]:
+        for record in self._record.session.masters.sharing(self._record):
             record.gradients._shown.take_changes()
 
     # -- around a step -------------------------------------------------------------------------------------------------
@@ -371,22 +360,19 @@ class HeldGradients:
 
     def clear(self, set_to_none):
         """Do for half params what ``zero_grad`` does for their masters; drop gradients that were set aside."""
-        shared = self._shared_params()
-        if shared:
+        if len(self._record.session.masters.sharing(self._record)) > 1:  # others follow when they are cleared
             self.take_changes()
         self._masters.clear_half_gradients(set_to_none)
         for record in self._record.session.records:
             record.gradients.drop_set_aside(self._masters.unpaired_params)
-            if shared and record is not self._record:
-                record.masters.clear_gradients_of(shared, set_to_none)
-                record.gradients.follow()
         if set_to_none:
             self._shown.clear()
         self.state = Unscaled()
 
     def follow(self):
         """Show what the masters have now in the gradients of half params that the script has read."""
-        self._shown.follow()
+        for record in self._record.session.masters.sharing(self._record):
+            record.gradients._shown.follow()
 
     def drop_set_aside(self, params):
         """Drop gradients that a block has set aside, of those among ``params()`` that were cleared."""

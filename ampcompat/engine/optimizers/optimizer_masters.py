@@ -14,8 +14,9 @@ from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast
+from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast, take_values
 from .stored_chunk import RemainderChunk, remainder_chunks_of
+from .stored_master import restore
 
 
 class Pair(NamedTuple):
@@ -127,16 +128,15 @@ class OptimizerMasters:
     def _replace_params(self, groups, originals):
         """Replace half params by masters; move their optimizer state to the masters, in float32."""
         self._drop_removed()
+        self._session_masters.show_written()
         state, pairs = self._optimizer.state, []
         for params in [group["params"] for group in groups]:
             for index, param in enumerate(params):
                 if self._makes_masters and tensor_lists.is_narrower(param, self.dtype):
-                    other = self._session_masters.find(param)
-                    if other is not None:  # perhaps of an optimizer that this one replaces: keep its float32 value
-                        originals[id(param)] = (self._session_masters.widened(param, param.detach()), param.grad)
-                    master = make_master(param, originals, self.dtype)
+                    master = self._master_of(param, originals)
                     pairs.append(Pair(param, master))
                     self._pairs[id(master)] = pairs[-1]  # known to ``rollback`` before anything refers to it
+                    self._session_masters.know(param, master)
                     params[index] = master
                     if param in state:
                         state[master] = state.pop(param)
@@ -147,10 +147,32 @@ class OptimizerMasters:
         self._add(pairs)
         return pairs
 
+    def _master_of(self, param, originals):
+        """Return the master that a half param has, also of an optimizer that this one replaces, or a new one.
+
+        It has what was written to the half param.
+        """
+        master = self._session_masters.find(param)
+        if master is None or any([getattr(master, name) != getattr(param, name) for name in ("shape", "device")]):
+            return make_master(param, originals, self.dtype)
+        restore(master)
+        vars(master).update(vars(param))
+        take_values([param], [master])
+        return master
+
     def _add(self, pairs):
         self._pairs.update((id(pair.master), pair) for pair in pairs)
-        self.chunks += self._chunks_of(pairs)
+        self.chunks += self._chunks_like(self._session_masters.chunks_of_others(self), pairs)
         self.writes.watch([param for pair in pairs for param in pair])
+
+    def _chunks_like(self, chunks, pairs):
+        """Return chunks of ``pairs``; those in one of the given ``chunks`` keep what it has noted of them."""
+        found, rest = [], {id(pair.master): pair for pair in pairs}
+        for chunk in chunks:
+            for part in self._chunks_of([rest.pop(id(each)) for each in chunk.masters if id(each) in rest]):
+                part.continue_from(chunk)
+                found.append(part)
+        return found + self._chunks_of(list(rest.values()))
 
     def _chunks_of(self, pairs):
         stored, rest = remainder_chunks_of(pairs, self) if self.are_stored else ([], pairs)
@@ -163,16 +185,7 @@ class OptimizerMasters:
         if len(kept) < len(self._pairs):
             self.restore_values()
             self._pairs = kept
-            self._remake_chunks()
-
-    def _remake_chunks(self):
-        """Make the chunks again of the pairs that are left; those of one chunk keep what it has noted of them."""
-        earlier, self.chunks = self.chunks, []
-        for chunk in earlier:
-            pairs = [self._pairs[id(each)] for each in chunk.masters if id(each) in self._pairs]
-            for part in self._chunks_of(pairs):
-                part.continue_from(chunk)
-                self.chunks.append(part)
+            self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def commit(self):
         """Drop what ``rollback`` needs: ``initialize`` has succeeded."""
@@ -187,7 +200,7 @@ class OptimizerMasters:
         made = [pair for key, pair in self._pairs.items() if key not in pairs]
         snapshot.restore(self._optimizer)
         zero_redundancy_optimizer.replace_params(self._optimizer, {master: model for model, master in made})
-        self._session_masters.forget(made)
+        self._session_masters.forget(self, made)
         self._pairs, self.chunks = pairs, chunks
         self._before = None
 
@@ -212,7 +225,7 @@ class OptimizerMasters:
             set_stored_gradient(model, None)
             tensor_lists.set_data(model, tensor_lists.data_of(master).to(model.device))
             set_stored_gradient(model, None if master.grad is None else master.grad.to(model.device))
-        self._session_masters.forget(self._pairs.values())
+        self._session_masters.forget(self, self._pairs.values())
         self._pairs.clear()
         self.chunks = []
 
@@ -247,6 +260,8 @@ class OptimizerMasters:
         """
         self._has_begun = True
         may_have_moved = bool(self.writes)
+        if self._session_masters.shared_ids:  # chunks of other optimizers may know since when a master agrees
+            self._session_masters.show_written()
         for chunk in self._chunks_with_values():
             if chunk.is_new or not new_only:
                 chunk.refresh(wholly=chunk.is_new and self._session_masters.are_weights_shared_by_hand())
@@ -261,7 +276,7 @@ class OptimizerMasters:
                 grad, master.grad = master.grad, None
                 master.data = master.data.to(model.device)
                 master.grad = None if grad is None else grad.to(model.device)
-        self._remake_chunks()
+        self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def show_written(self):
         """Round the masters that a script has written into their half params: see ``half_and_master_chunks``."""
@@ -342,29 +357,15 @@ class OptimizerMasters:
         for chunk in self.chunks:
             chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
 
-    def _masters_of(self, models):
-        masters = {id(pair.model): pair.master for pair in self._pairs.values()}
-        return [masters.get(id(model)) for model in models]
-
-    def add_gradients(self, gradients):
-        """Add gradients, (half param, gradient or None) pairs, to those of the masters that half params have here."""
-        with torch.no_grad():
-            for master, (_, gradient) in zip(self._masters_of([model for model, _ in gradients]), gradients):
-                if master is not None and gradient is not None:
-                    wide = tensor_lists.coalesced(gradient).to(master.device, master.dtype)
-                    tensor_lists.add_gradients([master], [wide])
-
-    def clear_gradients_of(self, models, set_to_none):
-        """Set the gradients of the masters of these half params to None, or to 0."""
-        for master in self._masters_of(models):
-            if master is not None and set_to_none:
-                set_stored_gradient(master, None)
-            elif master is not None and master.grad is not None:
-                master.grad.detach_().zero_()
-
     def drop_gradients(self, with_half):
-        """Set the masters' gradients to None; ``with_half``: also those that stayed half until the step."""
+        """Set the masters' gradients to None; ``with_half``: also those that stayed half until the step.
+
+        Other optimizers may step on those of shared params; they are dropped before a later pass adds to them.
+        """
         for model, master in self._pairs.values():
+            if id(model) in self._session_masters.shared_ids:
+                self._session_masters.stepped_on.append(master)
+                continue
             set_stored_gradient(master, None)
             if with_half:
                 set_stored_gradient(model, None)

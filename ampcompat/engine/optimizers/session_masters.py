@@ -1,10 +1,9 @@
 """``SessionMasters``, one per session: which half param has which float32 master, and what scripts write to either.
 
-A master lives as long as its half param, whether or not an optimizer still has it, so that the float32 values that a
-checkpoint or a new optimizer takes do not depend on when an old one is freed.
+A half param has one master, whichever optimizers have it. It lives as long as its half param, so that the float32
+values that a checkpoint or a new optimizer takes do not depend on when an old one is freed.
 """
 
-import collections
 import functools
 import weakref
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...support.swapped_tensors import holders
-from ...support.tensor_lists import stored_gradient
+from ...support.tensor_lists import set_stored_gradient
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from ...support.weak_list import WeakList
 from .half_and_master_chunks import kept_where_equal
@@ -21,15 +20,18 @@ from .stored_master import restore, value_of
 
 
 class MasterEntry(NamedTuple):
-    """A half param, its master, its ``HeldGradients``, and whether ``.grad`` of the half param shows them.
+    """A half param, its master, and the ``OptimizerRecord`` objects that have them, the oldest first.
 
-    The half param and its gradients are weak references.
+    The half param and the records are weak references.
     """
 
     model: Any
     master: torch.Tensor
-    gradients: Any
-    shows_gradients: bool
+    records: list
+
+    def living_records(self):
+        """Return the records that exist."""
+        return [record for record in [reference() for reference in self.records] if record is not None]
 
 
 class SessionMasters:
@@ -42,67 +44,75 @@ class SessionMasters:
     def __init__(self, are_weights_shared_by_hand=bool):
         self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
-        self._entries = {}  # id(half param) -> its ``MasterEntry`` objects, those of the newest optimizer last
-        self._gradients = GradientsOnRead(self._entries, self._showing)
+        self._entries = {}  # id(half param) -> its ``MasterEntry``
+        self._gradients = GradientsOnRead(self._entries, self._entry_of)
         self.shared_ids = set()  # ids of half params that are in several optimizers
+        self.stepped_on = []  # masters whose gradients ``drop_gradients`` drops
         self._owners = WeakList()  # the ``OptimizerMasters``
         self._watches_methods = False
         holders.add(self)
 
-    def add(self, owner, pairs, gradients, patches, shows_gradients=True):
-        """Add the pairs of an optimizer.
+    def know(self, model, master):
+        """Note the master of a half param, which later optimizers get, too; both are forgotten when the param dies."""
+        entry = self._entry_of(model)
+        if entry is None or entry.master is not master:
+            self._set_entry(model, master, [])
+
+    def add(self, record, pairs, patches):
+        """Add the (model, master) pairs of an optimizer.
 
         Args:
-            owner: its ``OptimizerMasters``.
-            pairs: (model, master) pairs; one is removed when the half param dies.
-            gradients: the ``HeldGradients`` of the optimizer.
+            record: its ``OptimizerRecord``.
+            pairs: those that it has.
             patches: the ``PatchStack`` that ends what is watched.
-            shows_gradients: whether ``.grad`` of the half params shows the gradients of the masters.
         """
         if not pairs:
             return
-        self._owners.add(owner)
+        self._owners.add(record.masters)
         for model, master in pairs:
-            known = [each for each in self._entries_of(model) if each.master is not master]
-            others = [each for each in known if each.gradients() is not None]
-            for each in others:
-                restore(each.master)
-            own = MasterEntry(None, master, weakref.ref(gradients), shows_gradients)
-            self._set_entries(model, others + [own])
+            self.know(model, master)
+            entry = self._entry_of(model)
+            if record not in entry.living_records():
+                entry.records.append(weakref.ref(record))
+            if len(entry.living_records()) > 1:
+                self.shared_ids.add(id(model))
         self.writes.open(patches)
-        if shows_gradients:
+        if record.configuration.shows_half_gradients:
             self._gradients.open(patches)
 
-    def _entries_of(self, param):
-        entries = self._entries.get(id(param), ())
-        return entries if entries and entries[0].model() is param else ()
+    def _entry_of(self, param):
+        entry = self._entries.get(id(param))
+        return entry if entry is not None and entry.model() is param else None
 
-    def _set_entries(self, model, entries):
+    def _set_entry(self, model, master, records):
         reference = weakref.ref(model, functools.partial(self._forget, id(model)))
-        self._forget(id(model))
-        if entries:
-            self._entries[id(model)] = [each._replace(model=reference) for each in entries]
-        if len(entries) > 1:
-            self.shared_ids.add(id(model))
+        self._entries[id(model)] = MasterEntry(reference, master, records)
 
     def _forget(self, key, reference=None):
         self._entries.pop(key, None)
         self.shared_ids.discard(key)
 
-    def _newest(self, param):
-        """Return the ``MasterEntry`` of the newest optimizer of a half param that exists; of the last one, or None."""
-        entries = self._entries_of(param)
-        for entry in reversed(entries):
-            if entry.gradients() is not None:
-                return entry
-        return entries[-1] if entries else None
+    def records_of(self, param):
+        """Return the records of the optimizers that have a half param."""
+        entry = self._entry_of(param)
+        return [] if entry is None else entry.living_records()
 
-    def _showing(self, param):
-        """Return the ``MasterEntry`` whose gradient ``.grad`` of a half param shows: the newest that has one."""
-        for entry in reversed(self._entries_of(param)):
-            if entry.gradients() is not None and stored_gradient(entry.master) is not None:
-                return entry
-        return self._newest(param)
+    def sharing(self, record):
+        """Return a record, and those of other optimizers that have some of its half params."""
+        found = {id(record): record}
+        for model, _ in record.pairs() if self.shared_ids else ():
+            if id(model) in self.shared_ids:
+                found.update((id(each), each) for each in self.records_of(model))
+        return list(found.values())
+
+    def chunks_of_others(self, owner):
+        """Return the chunks of all ``OptimizerMasters`` but ``owner``."""
+        return [chunk for each in self._owners if each is not owner for chunk in each.chunks]
+
+    def drop_gradients(self):
+        """Drop gradients of shared params that a step has used, where they are not kept."""
+        while self.stepped_on:
+            set_stored_gradient(self.stepped_on.pop(), None)
 
     def may_store(self, params):
         """Return whether these half params and masters may be stored: nothing can write to them unseen.
@@ -110,13 +120,6 @@ class SessionMasters:
         Another optimizer's step could, or an alias that a script has kept.
         """
         return not any([param in self.writes or id(param) in self.shared_ids for param in params])
-
-    def in_several(self, records):
-        """Return the half params of which several of these ``OptimizerRecord`` objects have masters."""
-        if not self.shared_ids:
-            return []
-        found = collections.Counter(pair.model for record in records for pair in record.pairs())
-        return [param for param, count in found.items() if count > 1]
 
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
@@ -127,9 +130,9 @@ class SessionMasters:
 
     def _restore(self, key):
         """Give a stored master its value, before its half param is written, whose id is ``key``."""
-        for entry in self._entries.get(key, ()):
-            if entry.model() is not None:
-                restore(entry.master)
+        entry = self._entries.get(key)
+        if entry is not None and entry.model() is not None:
+            restore(entry.master)
 
     def show_written(self):
         """Round the masters that a script has written into their half params, of all optimizers."""
@@ -138,25 +141,17 @@ class SessionMasters:
 
     def find(self, param):
         """Return the master of ``param``, or None."""
-        entry = self._newest(param)
+        entry = self._entry_of(param)
         return None if entry is None else entry.master
-
-    def others(self, param, master):
-        """Return the masters of a half param that other optimizers have than that of ``master``."""
-        if id(param) not in self.shared_ids:
-            return []
-        known = [each for each in self._entries_of(param) if each.gradients() is not None]
-        return [each.master for each in known if each.master is not master]
 
     def release(self, param):
         """Forget a half param that gets another tensor (``swapped_tensors``); return a function that adds it again."""
-        entries = [each._replace(model=None) for each in self._entries_of(param)]
-        if not entries:
+        entry = self._entry_of(param)
+        if entry is None:
             return None
-        for entry in entries:
-            restore(entry.master)
-        self._forget(id(param))
-        return functools.partial(self._set_entries, param, entries)
+        restore(entry.master)
+        del self._entries[id(param)]  # and its weak reference
+        return functools.partial(self._set_entry, param, entry.master, entry.records)
 
     def widened(self, param, value):
         """Return ``value``, the value of a half param, with the precision of its master.
@@ -175,10 +170,14 @@ class SessionMasters:
             with torch.no_grad():
                 master.copy_(value)
 
-    def forget(self, pairs):
-        """Forget (model, master) pairs; masters that other optimizers have of these half params are kept."""
-        for model, master in pairs:
-            self._set_entries(model, [each for each in self._entries_of(model) if each.master is not master])
+    def forget(self, owner, pairs):
+        """Forget (model, master) pairs of an ``OptimizerMasters``, except those that other optimizers have or had."""
+        for model, _ in pairs:
+            entry = self._entry_of(model)
+            if entry is not None:
+                entry.records[:] = [each for each in entry.records if each() is None or each().masters is not owner]
+                if not entry.records:
+                    self._forget(id(model))
 
     def clear(self):
         """Forget all pairs."""

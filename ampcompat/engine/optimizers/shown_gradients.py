@@ -23,11 +23,11 @@ class GradientsOnRead:
 
     Args:
         entries: a dict whose keys are the ids of half params.
-        showing: called with a param; returns the ``MasterEntry`` whose gradient ``.grad`` shows, or None.
+        entry_of: called with a param; returns its ``MasterEntry``, or None.
     """
 
-    def __init__(self, entries, showing):
-        self._entries, self._showing = entries, showing
+    def __init__(self, entries, entry_of):
+        self._entries, self._entry_of = entries, entry_of
         self._is_open = False
 
     def open(self, patches):
@@ -42,10 +42,11 @@ class GradientsOnRead:
 
     def _holder(self, param):
         """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
-        entry = self._showing(param)
-        if entry is None or not entry.shows_gradients:
-            return None, None
-        return entry.gradients(), entry.master
+        entry = self._entry_of(param)
+        for record in () if entry is None else entry.living_records():
+            if record.configuration.shows_half_gradients:
+                return record.gradients, entry.master
+        return None, None
 
     def _get(self, param):
         if id(param) in self._entries:
@@ -67,15 +68,9 @@ class GradientsOnRead:
 
 
 class ShownGradients:
-    """Gradients of half params that the script has read or assigned.
+    """Gradients of half params that the script has read or assigned."""
 
-    Args:
-        others: called with a half param and its master; returns the masters that other optimizers have of the param,
-            which get the script's changes too.
-    """
-
-    def __init__(self, others):
-        self._others = others
+    def __init__(self):
         self._shown = {}  # id(half param) -> ``ShownGradient``
 
     def show(self, model, master):
@@ -106,16 +101,14 @@ class ShownGradients:
             stays: the assigned gradient stays there, and nothing else is left.
         """
         shown, gradient = self._shown.pop(id(model), None), stored_gradient(model)
-        wide, masters = stored_gradient(master), [master, *self._others(model, master)]
+        wide = stored_gradient(master)
         if gradient is None or stays:
-            for each in masters:
-                set_stored_gradient(each, None)
+            set_stored_gradient(master, None)
             return
         set_stored_gradient(model, None)
         with torch.no_grad():
             if wide is None or before is not None:
-                for each in masters:
-                    set_stored_gradient(each, widened(gradient, each).detach())
+                set_stored_gradient(master, widened(gradient, master).detach())
                 copy = gradient.detach().clone()
             else:
                 copy = rounded(wide, model) if shown is None else shown.copy
@@ -126,10 +119,7 @@ class ShownGradients:
         if self._shown:
             with torch.no_grad():
                 for shown in self._shown.values():
-                    changes = shown.changes()
-                    shown.take(changes)
-                    for master in self._others(shown.model, shown.master):
-                        _change(master, changes)
+                    shown.take_changes()
             self.follow()
 
     def follow(self):
@@ -159,7 +149,7 @@ class ShownGradient:
     def __init__(self, model, master, gradient, copy):
         self.model, self.master, self.gradient, self.copy = model, master, gradient, copy
 
-    def changes(self):
+    def _changes(self):
         """Return (which elements the script has changed, the gradient in the master's dtype), or None.
 
         Where a script has set all elements to 0, those that were rounded to 0 before are changed too.
@@ -175,12 +165,16 @@ class ShownGradient:
         is_cleared = is_changed.any() & ~(wide != 0).any()
         return is_changed | is_cleared, wide
 
-    def take(self, changes):
-        """Give the master the script's ``changes``."""
-        if changes is not None and stored_gradient(self.master) is None:
-            set_stored_gradient(self.master, changes[1])
+    def take_changes(self):
+        """Give the master what the script has changed."""
+        changes, exact = self._changes(), stored_gradient(self.master)
+        if changes is None:
+            return
+        is_changed, wide = changes
+        if exact is None or is_changed is None or exact.is_sparse:
+            set_stored_gradient(self.master, wide)
         else:
-            _change(self.master, changes)
+            exact.copy_(torch.where(is_changed, wide, exact))
 
     def follow(self):
         """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
@@ -198,18 +192,6 @@ class ShownGradient:
         else:
             self.gradient.detach().copy_(values)
         self.copy = values.clone() if values is self.gradient else values
-
-
-def _change(master, changes):
-    """Change the gradient that a master has by the ``changes`` of a ``ShownGradient``."""
-    exact = stored_gradient(master)
-    if changes is None or exact is None:
-        return
-    is_changed, wide = changes
-    if is_changed is None or exact.is_sparse:
-        set_stored_gradient(master, wide.clone())
-    else:
-        exact.copy_(torch.where(is_changed, wide, exact))
 
 
 def widened(gradient, master):

@@ -7,7 +7,6 @@ import torch
 
 from ...errors import AmpError
 from ...support import tensor_lists
-from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ..loss_scaling.loss_scaler import is_one
 from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..optimizers.gradient_scale import NumberedLoss
@@ -236,18 +235,13 @@ class BackwardPass:
     def _unscale(self, records):
         with self._process_casts.backend.paused(), torch.set_grad_enabled(torch.is_grad_enabled()):
             torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
-            seen, shared = set(), self._session.masters.in_several(records)
+            seen = set()
             for record in records:
-                gradients = [(param, stored_gradient(param)) for param in shared]
                 post_backward = client_method(record, "_post_amp_backward")
                 if post_backward is None:
                     record.gradients.leave(self.scaler, self.scale, seen)
                 else:
                     record.gradients.leave_by_client(self.scaler, post_backward)
-                for param, gradient in gradients:  # of which the next optimizer has a master too
-                    set_stored_gradient(param, gradient)
-            for param in shared:
-                set_stored_gradient(param, None)
 
     def _check_overflow(self, records, nested):
         """Make the overflow check, or defer it.

@@ -158,8 +158,7 @@ class Session:
     def add_masters(self, record, pairs):
         """Make new masters known to checkpoints, wrappers and readers of ``.grad``; watch what a script writes."""
         self._forget_untrained()
-        shows_gradients = record.configuration.shows_half_gradients
-        self.masters.add(record.masters, pairs, record.gradients, self.patches, shows_gradients)
+        self.masters.add(record, pairs, self.patches)
         if record.masters.are_stored:
             self.masters.restore_before_writes(self.patches)
         if pairs and not self._rounds_after_steps:
