@@ -5,11 +5,7 @@ import functools
 import torch
 from torch.nn.modules import rnn
 
-from ...support.torch_compat import features
 from . import torch_compile
-
-#: The norms whose input may be half with float32 params and statistics, in newer torch.
-MIXED_NORMS = ("batch_norm", "instance_norm")
 
 
 def accept_any_floating_input(is_exempt, patches):
@@ -43,30 +39,6 @@ def reread_recurrent_kernels(patches):
     if isinstance(kernels, dict):
         current = {mode: getattr(rnn._VF, mode.lower(), kernel) for mode, kernel in kernels.items()}
         patches.set(rnn, "_rnn_impls", current)
-
-
-def compute_norms_wide(caster, patches):
-    """Compute batch and instance norms of low input with high weights where torch has no kernel for the mix.
-
-    The result has the input's dtype, as from the mixed kernels. Only old torch on the CPU needs this (up to 2.1 for
-    float16), and the dtypes ``opt_levels.STAND_IN``.
-    """
-    devices = features.available_devices()
-    if not all(features.has_mixed_batch_norm(device, caster.low, caster.high) for device in devices):
-        for name in MIXED_NORMS:
-            patches.set(torch, name, _wide(getattr(torch, name), caster))
-
-
-def _wide(norm, caster):
-    @functools.wraps(norm)
-    def in_high(input, *args, **kwargs):
-        others = [value for value in args + tuple(kwargs.values()) if isinstance(value, torch.Tensor)]
-        is_mixed = input.dtype is caster.low and not all(value.dtype is caster.low for value in others)
-        if not is_mixed or caster.is_exempt((input,), kwargs):
-            return norm(input, *args, **kwargs)
-        return norm(input.to(caster.high), *args, **kwargs).to(caster.low)
-
-    return in_high
 
 
 def turn_off_fast_paths(patches):

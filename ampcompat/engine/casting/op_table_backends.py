@@ -67,7 +67,6 @@ class OpTableBackend(CastBackend):
         if self.has_autocast:
             cast_around_regions(self._switch, self._caster.autocast_cache, patches)
         layers.accept_any_floating_input(self._caster.is_exempt, patches)
-        layers.compute_norms_wide(self._caster, patches)
         layers.reread_recurrent_kernels(patches)
         layers.turn_off_fast_paths(patches)
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])

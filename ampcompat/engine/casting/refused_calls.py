@@ -7,6 +7,7 @@
 | O2, O3, O5 | half and float32 in a product: a function with the rule "half" | to half | that of the first tensor |
 | O2, O3, O5 | half and float32 in a function that ``refuses_mixed`` | to float32 | the same |
 | O2, O3, O5 | half and float32 in a norm, if one of them is the input | to float32 | the same |
+| O1 to O5 | half input and float32 weights of a batch or instance norm, where torch has no kernel | to float32 | half |
 | O2, O3, O5 | half and float32 in the in-place form of these | to that of the first tensor | the same |
 | O2, O3, O5 | half in a function that ``lacks_half_kernel`` | to float32 | float32 |
 
@@ -23,14 +24,14 @@ import threading
 import torch
 
 from ...support.containers import floating_tensors, map_arguments
-from ...support.torch_compat import features
+from ...support.torch_compat.features import available_devices, has_mixed_batch_norm
 from ..op_table import expansion
 from ..op_table.function_dtypes import FFT
 from ..op_table.function_facts import FACTS, having
 from . import autocast_flags, patch_targets, torch_compile
 from .argument_casts import cast_to
 from .emulated_half_arithmetic import round_results
-from .layers import MIXED_NORMS, accept_any_floating_input, reread_recurrent_kernels
+from .layers import accept_any_floating_input, reread_recurrent_kernels
 from .wrappers import is_alike, marked, may_hold_tensors
 
 #: As in ``torch.finfo``, which aborts the process for bfloat16 in torch 1.3 to 1.5.
@@ -58,13 +59,16 @@ def products_in_float32():
         _thread.multiplies_in_float32 = was
 
 
-def accept(pairs, patches):
+def accept(pairs, cast_pairs, patches):
     """Make torch accept such calls, until ``patches`` is undone.
 
     Args:
         pairs: the ``DtypePair`` of each level at which weights are half.
+        cast_pairs: that of each level at which functions are cast.
     """
-    replacements = _writes()
+    devices, known = available_devices(), frozenset(pairs).union(cast_pairs)
+    lacking = frozenset((pair, each) for pair in known for each in devices if not has_mixed_batch_norm(each, *pair))
+    replacements = _writes() + (_norms(tuple(known), lacking) if pairs or lacking else [])
     if pairs:
         replacements += _mixtures(tuple(pairs))
         accept_any_floating_input(lambda args, kwargs: False, patches)
@@ -155,21 +159,33 @@ def _replaced(args, kwargs, places, replace):
 # -- mixtures of half and float32, and functions without half kernels ------------------------------------------------
 
 
+def _norms(pairs, lacking):
+    """Return [(owner, name, function that wraps it)] for norms with half arguments.
+
+    Args:
+        pairs: those of the mixtures.
+        lacking: (pair, device type): torch has no kernel for half input and float32 weights there.
+    """
+    found = []
+    for owner in (torch, torch.nn.functional):
+        for name in sorted(having("is_norm")):
+            options = {"choose": functools.partial(_wide_norm, lacking=())}
+            if name in ("batch_norm", "instance_norm"):
+                written = functools.partial(_updated_statistics, name, 3 if owner is torch else 1)
+                choose = functools.partial(_wide_norm, lacking=lacking)
+                options = {"choose": choose, "written": written, "in_autocast": frozenset(pair for pair, _ in lacking)}
+            if hasattr(owner, name):
+                found.append((owner, name, functools.partial(_cast, pairs=pairs, **options)))
+    return found
+
+
 def _mixtures(pairs):
     """Return [(owner, name, function that wraps it)] for calls that have half arguments."""
 
-    def casting(choose, **options):
-        return functools.partial(_cast, pairs=pairs, choose=choose, **options)
+    def casting(choose):
+        return functools.partial(_cast, pairs=pairs, choose=choose)
 
-    norms = [(owner, name) for owner in (torch, torch.nn.functional) for name in sorted(having("is_norm"))]
-    unmixed = frozenset(pair for pair in pairs if not features.has_mixed_batch_norm("cpu", *pair))
     found = []
-    for owner, name in norms:
-        if name in MIXED_NORMS:
-            written = functools.partial(_updated_statistics, name, 3 if owner is torch else 1)
-            found.append((owner, name, casting(functools.partial(_wide_norm, of_narrow=unmixed), written=written)))
-        elif hasattr(owner, name):
-            found.append((owner, name, casting(_wide_norm)))
     refuse = having("refuses_mixed")
     products = {row.name for row in expansion.rows() if row.rule == expansion.HALF} - having("promotes")
     for owner, row in patch_targets.place(expansion.rows()):
@@ -209,10 +225,8 @@ def _dtype_of_first(first, pair):
     return first.dtype
 
 
-def _wide_norm(first, pair, of_narrow=()):
-    """Return the dtype of a norm; ``of_narrow``: pairs of which torch has no kernel for half input on a CPU."""
-    is_wide = first.dtype is pair.high or (pair in of_narrow and first.device.type == "cpu")
-    return pair.high if is_wide else None
+def _wide_norm(first, pair, lacking):
+    return pair.high if first.dtype is pair.high or (pair, first.device.type) in lacking else None
 
 
 def _updated_statistics(name, place, args, kwargs):
@@ -227,17 +241,18 @@ def _updated_statistics(name, place, args, kwargs):
     return [each for each in found if each is not None]
 
 
-def _cast(function, pairs, choose, written=lambda args, kwargs: ()):
+def _cast(function, pairs, choose, written=lambda args, kwargs: (), in_autocast=()):
     """Cast a mixture to the dtype that ``choose(first tensor, pair)`` returns; None: leave it alone.
 
-    ``written(args, kwargs)`` returns the tensors among the arguments that the function writes into.
+    ``written(args, kwargs)`` returns the tensors among the arguments that the function writes into. ``in_autocast``:
+    pairs of which mixtures are cast in autocast regions too.
     """
 
     @functools.wraps(function)
     def accepting(*args, **kwargs):
         if is_alike(args) and not (kwargs and may_hold_tensors(kwargs.values())):
             return function(*args, **kwargs)
-        first, pair = _mixture(args, kwargs, pairs)
+        first, pair = _mixture(args, kwargs, pairs, in_autocast)
         dtype = None if pair is None else choose(first, pair)
         if dtype is None:
             return function(*args, **kwargs)
@@ -281,14 +296,15 @@ def _widened(function, pairs, is_transform):
     return accepting
 
 
-def _mixture(args, kwargs, pairs):
+def _mixture(args, kwargs, pairs, in_autocast=()):
     """Return the first tensor and the pair of which both dtypes, and no others, are among the arguments."""
     tensors = [] if "out" in kwargs else floating_tensors(kwargs, floating_tensors(args, []))
     for pair in pairs:
         lows = len([tensor for tensor in tensors if tensor.dtype is pair.low])
         highs = len([tensor for tensor in tensors if tensor.dtype is pair.high])
-        if lows and highs and lows + highs == len(tensors) and not _is_autocast(tensors[0].device.type):
-            return tensors[0], pair
+        if lows and highs and lows + highs == len(tensors):
+            if pair in in_autocast or not _is_autocast(tensors[0].device.type):
+                return tensors[0], pair
     return None, None
 
 

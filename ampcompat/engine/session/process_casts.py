@@ -120,7 +120,7 @@ class ProcessCasts:
                 missing_kernels.explain_calls(dtypes.low, patches)
         # Before the backend, whose casts come first.
         if choice is not None or self._half_pairs:
-            refused_calls.accept(self._half_pairs, patches)
+            refused_calls.accept(self._half_pairs, () if opened_as is None else opened_as[1], patches)
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
         if choice is not None:
