@@ -7,6 +7,7 @@ import torch
 
 from ..engine.optimizers.half_and_master_chunks import recast
 from ..support import random_state
+from ..support.patching import PatchStack
 from ..support.torch_compat import step_hooks
 
 #: Attributes that the twin does without, or has in its own way.
@@ -76,7 +77,8 @@ class OptimizerTwin:
         """Step with the original's options and gradients of now; raises whatever its class raises in this dtype."""
         for group, own in zip(self._original.param_groups, self._twin.param_groups):
             own.update((name, value) for name, value in group.items() if name != "params")
-        with torch.no_grad(), random_state.restored(), step_hooks.silent():  # these are no steps of the script
+        with torch.no_grad(), random_state.restored(), PatchStack() as patches:
+            step_hooks.hide(self._twin, patches)  # this is no step of the script
             for param, copied in self.pairs:
                 copied.grad = None if param.grad is None else param.grad.to(self._dtype)
-            step_hooks.plain_step(type(self._original))(self._twin)
+            type(self._original).step(self._twin)

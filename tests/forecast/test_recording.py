@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import sys
 import threading
 
 import pytest
@@ -11,11 +12,13 @@ from helpers import half_kernels
 from trainings import Net, observe, record, train
 
 import ampcompat
+from ampcompat.support.torch_compat import step_hooks
 from ampcompat.tools.forecast import prediction
 from ampcompat.tools.forecast.half_updates import HalfUpdates
 from ampcompat.tools.forecast.level_dtypes import StepDtypes
 from ampcompat.tools.forecast.op_calls import OpCalls
 from ampcompat.trace.exponents import SAMPLE, TensorSamples
+from ampcompat.trace.optimizer_twin import OptimizerTwin
 
 
 def calls_of(function, models=()):
@@ -109,6 +112,27 @@ def test_statistics_of_infinite_values_say_so():
     found = dict(samples.read())
     assert found["inf"].maximum == math.inf and math.isnan(found["nan"].largest) and "integers" not in found
     assert found["inf"].rms == 1.0 and samples.read() == []
+
+
+class Outer(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=0.1)
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr=0.1)
+
+    def step(self, closure=None):
+        self.inner.step()
+
+
+@pytest.mark.skipif(not step_hooks.exist(), reason="this torch calls no hooks at the steps of all optimizers")
+def test_no_hook_of_the_script_runs_at_the_step_of_a_copy():
+    param = torch.nn.Parameter(torch.ones(4))
+    param.grad = torch.ones(4)
+    twin, calls = OptimizerTwin(Outer([param]), torch.float64), []
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    hook = module.register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: calls.append(optimizer))
+    twin.step()
+    hook.remove()
+    assert calls == [] and torch.equal(twin.pairs[0][1], torch.full((4,), 0.9, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("weight, rate, expected", ((1.0, 0.1, 1.0), (1000.0, 0.1, 0.0)))

@@ -8,8 +8,7 @@ that has a few tiny params.
 import copy
 import functools
 import inspect
-import sys
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 
 import torch
 
@@ -26,8 +25,6 @@ GRADIENTS_TRIED = (1e-3, 1.0, 1e3)
 
 #: Attributes of these types hold counts of steps and the like.
 _IMMUTABLE = (bool, int, float, str, type(None))
-
-_GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 
 def in_chunks(record, step):
@@ -54,7 +51,7 @@ class _ChunkedStep:
         optimizer, patches = self._record.optimizer, self._record.methods.hidden_hooks
         patches.undo()  # what is left of a step that was interrupted as it ended
         with patches:
-            pre_hooks, post_hooks = _hidden_hooks(optimizer, patches)
+            pre_hooks, post_hooks = step_hooks.hide(optimizer, patches)
             for hook in pre_hooks:
                 args, kwargs = hook(optimizer, args, kwargs) or (args, kwargs)
             result = self._run(args, kwargs)
@@ -86,20 +83,6 @@ def _closure_of(args, kwargs):
     if args:
         return args[0], len(args) > 1 or bool(kwargs)
     return kwargs.get("closure"), bool(set(kwargs) - {"closure"})
-
-
-def _hidden_hooks(optimizer, patches):
-    """Return the hooks before and after a step; until ``patches`` is undone torch calls none of them."""
-    module = sys.modules[torch.optim.Optimizer.__module__]
-    found = []
-    for shared, own in zip(_GLOBAL_HOOKS, (step_hooks.PRE_HOOKS, step_hooks.POST_HOOKS)):
-        hooks = []
-        for owner, name in ((module, shared), (optimizer, own)):
-            if getattr(owner, name, None):
-                hooks += getattr(owner, name).values()
-                patches.set(owner, name, OrderedDict())
-        found.append(hooks)
-    return found
 
 
 def step_in_parts(optimizer, parts):
@@ -182,7 +165,7 @@ def check(optimizer, was_tried=False):
         )
     try:
         with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
-            _hidden_hooks(optimizer, patches)
+            step_hooks.hide(optimizer, patches)
             is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
     except Exception as error:
         if was_tried:

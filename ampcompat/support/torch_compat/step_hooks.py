@@ -4,11 +4,10 @@ The compilers of torch 2.0 to 2.2 disable them: the first ``torch.compile`` of a
 them from every class of ``torch.optim``. Torch 2.3 was not tested; if there is nothing to restore, nothing is changed.
 """
 
-import contextlib
 import functools
 import inspect
 import sys
-import threading
+from collections import OrderedDict
 
 import torch
 
@@ -17,7 +16,7 @@ from . import features
 #: The attributes of an optimizer that hold its own hooks.
 PRE_HOOKS, POST_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 
-_silent = threading.local()  # .depth: of the ``silent`` blocks that a thread is in
+_GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
@@ -44,21 +43,10 @@ def register(patches, before=None, after=None):
         patches.redirect(compile, functools.partial(_compile_and_restore, patches))
 
 
-@contextlib.contextmanager
-def silent():
-    """Call none of the ``register``ed functions in the block, and in this thread."""
-    depth = getattr(_silent, "depth", 0)
-    _silent.depth = depth + 1
-    try:
-        yield
-    finally:
-        _silent.depth = depth
-
-
 def _once(hook):
     @functools.wraps(hook)
     def called(optimizer, args, kwargs):
-        if not getattr(_silent, "depth", 0) and running().count(optimizer) < 2:
+        if running().count(optimizer) < 2:
             hook(optimizer, args, kwargs)
 
     return called
@@ -93,9 +81,18 @@ def register_first(optimizer, after, patches):
         hooks.move_to_end(hook.id, last=False)
 
 
-def plain_step(kind):
-    """Return the ``step`` of a class of optimizers that does not call hooks."""
-    return kind.step.__wrapped__ if _calls_hooks(kind.step) else kind.step
+def hide(optimizer, patches):
+    """Return the hooks before and after a step; until ``patches`` is undone torch calls none of them."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    found = []
+    for shared, own in zip(_GLOBAL_HOOKS, (PRE_HOOKS, POST_HOOKS)):
+        hooks = []
+        for owner, name in ((module, shared), (optimizer, own)):
+            if getattr(owner, name, None):
+                hooks += getattr(owner, name).values()
+                patches.set(owner, name, OrderedDict())
+        found.append(hooks)
+    return found
 
 
 def _compile_and_restore(patches, compile):
