@@ -263,6 +263,21 @@ def test_distributed_models(level, group):
     assert_equal(both(level, run))
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_what_a_distributed_model_was_told_before_its_first_pass_holds(group):
+    with forced("O0"):
+        model = nn.ModuleList([mlp(), mlp()])
+        optimizer = sgd(model)
+        model.forward = lambda x: model[0](x)  # the other layers are not used
+        wrapper = nn.parallel.DistributedDataParallel(model)
+        wrapper._set_static_graph()
+        wrapper._register_builtin_comm_hook(torch.distributed.BuiltinCommHookType.FP16_COMPRESS)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (wrapper(torch.rand(3, 4)).sum() / 3).backward()
+    assert all(torch.equal(param.grad.half().float(), param.grad) for param in model[0].parameters())
+
+
 def test_a_second_optimizer_of_a_prepared_model(level):
     with forced(level):
         model = mlp()

@@ -48,6 +48,7 @@ class ForcedLevel:
         self._waiting = weakref.WeakSet()  # optimizers whose models are not prepared
         self._unrelated = weakref.WeakSet()  # modules without params of those
         self._wrapping = weakref.WeakKeyDictionary()  # DistributedDataParallel -> its constructor arguments
+        self._builtin_hooks = weakref.WeakKeyDictionary()  # the same -> arguments of ``_register_builtin_comm_hook``
         self._patches = PatchStack()
         self._calls = PatchStack()  # while optimizers wait
         self._accepted = None  # the ``AcceptedProbabilities`` while there is a session
@@ -76,6 +77,8 @@ class ForcedLevel:
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
             self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
+            register = "_register_builtin_comm_hook"
+            self._patches.set(wrapper, register, self._hooked(getattr(wrapper, register)))
         watch_scripting(self._patches, self._calls.undo, self._watch_waiting)  # the compiler reads ``forward``
         self.scalers.patch(self._patches)
         self.regions.patch(self._patches)
@@ -188,6 +191,14 @@ class ForcedLevel:
 
         return watched
 
+    def _hooked(self, register):
+        @functools.wraps(register)
+        def watched(wrapper, *args, **kwargs):
+            register(wrapper, *args, **kwargs)
+            self._builtin_hooks[wrapper] = args, kwargs
+
+        return watched
+
     def _wrap_again(self, wrapper):
         """Give a wrapper the reducer of a new one, for gradients in the current dtype of its params."""
         args, kwargs = self._wrapping[wrapper]
@@ -195,6 +206,11 @@ class ForcedLevel:
         new = torch.nn.parallel.DistributedDataParallel(wrapper.module, *args, **kwargs)
         for hook, state in wrapper._comm_hooks:
             new.register_comm_hook(state, hook)
+        if wrapper in self._builtin_hooks:
+            args, kwargs = self._builtin_hooks[wrapper]
+            new._register_builtin_comm_hook(*args, **kwargs)
+        if wrapper.static_graph and not new.static_graph:
+            new._set_static_graph()
         wrapper.reducer, wrapper.logger = new.reducer, new.logger
         self.session.ddp_wrappers.watch(wrapper)
 
