@@ -9,9 +9,9 @@ from typing import Dict, List, Optional, Tuple
 
 from ..errors import AmpError, AmpValueError
 from ..support import files
-from . import packed_numbers
+from . import packed_numbers, schema
 from .packed_numbers import Numbers, Rows
-from .schema import BYTES, LOSSES, METRICS, SAMPLES, SECONDS, SHARE, STEPS, choice, form_of, optional, special
+from .schema import BYTES, LOSSES, METRICS, SAMPLES, SECONDS, SHARE, STEPS, choice, optional, special
 
 SCHEMA = 2
 
@@ -184,20 +184,25 @@ class Report:
         self.runs[level] = runs[0]
 
     def run_of(self, level, repeat):
-        """Return the ``repeat``-th run of a level."""
-        return ([self.runs[level]] + self.runs[level].repeats)[repeat]
+        """Return the ``repeat``-th run of a level, or None."""
+        return next((run for name, number, run in self.every_run() if (name, number) == (level, repeat)), None)
+
+    def every_run(self):
+        """Yield (level, its number among the runs of the level, run) of every run."""
+        for level, run in list(self.runs.items()):  # a list: with --jobs other threads add runs meanwhile
+            for repeat, each in enumerate([run] + run.repeats):
+                yield level, repeat, each
 
     def checkpoints(self):
         """Return the files that the runs saved after their first step, as ``{path: name of the run}``."""
         found = {}
-        for level, run in list(self.runs.items()):  # a list: with --jobs other threads add runs meanwhile
-            for repeat, each in enumerate([run] + run.repeats):
-                found.update(dict.fromkeys(each.checkpoints, label_of(level, repeat)))
+        for level, repeat, run in self.every_run():
+            found.update(dict.fromkeys(run.checkpoints, label_of(level, repeat)))
         return found
 
     def to_json(self):
         """Return the report as JSON text of schema 2."""
-        tree = dict(form_of(Report).write(self), schema=SCHEMA)
+        tree = dict(schema.write(self), schema=SCHEMA)
         return json.dumps(tree, separators=(",", ":"), allow_nan=False)
 
     @classmethod
@@ -224,7 +229,7 @@ class Report:
         if packed_numbers.length(tree) > largest >> 4 or runs > largest >> 18:
             raise AmpValueError(f"This report has too many runs or steps for --max-size {files.in_mebibytes(largest)}.")
         try:
-            return form_of(cls).read(tree)
+            return schema.read(cls, tree)
         except (ValueError, OverflowError, RecursionError) as error:
             message = "This report is damaged at {}: write it again with `ampcompat ab`."
             raise AmpValueError(message.format(error)) from None

@@ -34,42 +34,103 @@ def _check(is_right):
         raise ValueError
 
 
-def _at(name, form, tree):
+def special(form, key=None, **options):
+    """Return a field of a dataclass with its own form, and its name in JSON if that differs."""
+    return field(metadata={"form": form, "key": key}, **options)
+
+
+# -- values, lists and dataclasses -------------------------------------------------------------------------------------
+
+
+def read(kind, tree):
+    """Return the value for a JSON value.
+
+    Args:
+        kind: a ``Form``, a scalar, a dataclass, or ``Optional``, ``List``, ``Tuple`` or ``Dict`` of kinds. Missing
+            names of a dataclass get the field's default, unknown ones are ignored.
+    """
+    kind = _SCALARS.get(kind, kind)
+    if isinstance(kind, Form):
+        return kind.read(tree)
+    origin, kinds = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
+    if origin is Union:
+        return None if tree is None else read(kinds[0], tree)
+    _check(isinstance(tree, list if origin in (list, tuple) else dict))
+    if origin is list:
+        return [_at(index, kinds[0], each) for index, each in enumerate(tree)]
+    if origin is tuple:
+        _check(len(tree) == len(kinds))
+        return tuple(map(read, kinds, tree))
+    if origin is dict:
+        return _read_map(kinds[1], tree)
+    value = kind(**{name: _at(key, of, tree[key]) for name, key, of in _fields(kind) if key in tree})
+    _check(not hasattr(kind, "is_consistent") or value.is_consistent())
+    return value
+
+
+def _read_map(kind, tree):
+    _check(isinstance(tree, dict) and all(map(_is_text, tree)))
+    return {name: _at(name, kind, each) for name, each in tree.items()}
+
+
+def _at(name, kind, tree):
     """Read a value; an error has its name."""
     try:
-        return form.read(tree)
+        return read(kind, tree)
     except Damaged as error:
         raise Damaged(name, *error.args) from None
     except (ValueError, OverflowError):
         raise Damaged(name) from None
 
 
+def write(value):
+    """Return the JSON value for a value."""
+    if is_dataclass(value):
+        forms = ((key, getattr(value, name), kind) for name, key, kind in _fields(type(value)))
+        return {key: (kind.write if isinstance(kind, Form) else write)(each) for key, each, kind in forms}
+    if isinstance(value, dict):
+        return {name: write(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return list(map(write, value))
+    return packed_numbers.json_number(value) if isinstance(value, float) else value
+
+
+@functools.lru_cache(maxsize=None)
+def _fields(cls):
+    """Return (name, name in JSON, kind) of the fields of a dataclass."""
+    hints = get_type_hints(cls)
+    return [
+        (each.name, each.metadata.get("key") or each.name, each.metadata.get("form") or hints[each.name])
+        for each in fields(cls)
+    ]
+
+
 # -- scalars -----------------------------------------------------------------------------------------------------------
 
 
-def scalar(is_right):
+def _scalar(is_right):
     """Return the form of a value that JSON has as it is."""
 
-    def read(tree):
+    def checked(tree):
         _check(is_right(tree))
         return tree
 
-    return Form(read)
+    return Form(checked)
 
 
 def choice(*names):
     """Return the form of one of these strings or numbers."""
-    return scalar(lambda value: type(value) in (str, int) and value in names)
+    return _scalar(lambda value: type(value) in (str, int) and value in names)
+
+
+def optional(form):
+    """Return the form of a value that may be null, read as None."""
+    return Form(*[lambda value, of=of: None if value is None else of(value) for of in form])
 
 
 def _is_text(value):
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
+    """Return whether a value is text without half of a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _is_any(value):
@@ -83,7 +144,7 @@ def _is_any(value):
     return True
 
 
-def _read_number(tree):
+def _number(tree):
     if type(tree) is str:
         _check(tree in _NONFINITE)
         return _NONFINITE[tree]
@@ -91,113 +152,36 @@ def _read_number(tree):
     return float(tree)
 
 
-BYTES = scalar(lambda value: type(value) is int and abs(value) < 2**63)
-SHARE = scalar(lambda value: type(value) in (int, float) and 0 <= value <= 1)
+BYTES = _scalar(lambda value: type(value) is int and abs(value) < 2**63)
+SHARE = _scalar(lambda value: type(value) in (int, float) and 0 <= value <= 1)
 
 _SCALARS = {
-    str: scalar(_is_text),
-    int: scalar(lambda value: type(value) is int and 0 <= value < 2**31),
-    float: Form(_read_number, packed_numbers.json_number),
-    object: scalar(_is_any),
+    str: _scalar(_is_text),
+    int: _scalar(lambda value: type(value) is int and 0 <= value < 2**31),
+    float: Form(_number),
+    object: _scalar(_is_any),
 }
-
-
-# -- containers and dataclasses ----------------------------------------------------------------------------------------
-
-
-def optional(form):
-    """Return the form of a value that may be null, read as None."""
-    return Form(*[lambda value, of=of: None if value is None else of(value) for of in form])
-
-
-def _list_of(form):
-    def read(tree):
-        _check(isinstance(tree, list))
-        return [_at(index, form, each) for index, each in enumerate(tree)]
-
-    return Form(read, lambda value: list(map(form.write, value)))
-
-
-def _tuple_of(forms):
-    def read(tree):
-        _check(isinstance(tree, list) and len(tree) == len(forms))
-        return tuple(form.read(each) for form, each in zip(forms, tree))
-
-    return Form(read, lambda value: [form.write(each) for form, each in zip(forms, value)])
-
-
-def map_of(form):
-    """Return the form of an object with any names."""
-
-    def read(tree):
-        _check(isinstance(tree, dict) and all(map(_is_text, tree)))
-        return {name: _at(name, form, each) for name, each in tree.items()}
-
-    return Form(read, lambda value: {name: form.write(each) for name, each in value.items()})
-
-
-def form_of(annotation):
-    """Return the form of a scalar, a dataclass, or ``Optional``, ``List``, ``Tuple`` or ``Dict`` of forms."""
-    if annotation in _SCALARS:
-        return _SCALARS[annotation]
-    if is_dataclass(annotation):
-        return Form(functools.partial(_read_record, annotation), _write_record)
-    origin, forms = annotation.__origin__, [form_of(each) for each in annotation.__args__ if each is not type(None)]
-    if origin is Union:
-        return optional(forms[0])
-    if origin is dict:
-        return map_of(forms[1])
-    return _list_of(forms[0]) if origin is list else _tuple_of(forms)
-
-
-def special(form, key=None, **options):
-    """Return a field of a dataclass with its own form, and its name in JSON if that differs."""
-    return field(metadata={"form": form, "key": key}, **options)
-
-
-@functools.lru_cache(maxsize=None)
-def _fields(cls):
-    """Return (name, name in JSON, form) of the fields of a dataclass."""
-    hints = get_type_hints(cls)
-    return [
-        (each.name, each.metadata.get("key") or each.name, each.metadata.get("form") or form_of(hints[each.name]))
-        for each in fields(cls)
-    ]
-
-
-def _read_record(cls, tree):
-    """Return a dataclass; missing names get the field's default, unknown ones are ignored."""
-    _check(isinstance(tree, dict))
-    value = cls(**{name: _at(key, form, tree[key]) for name, key, form in _fields(cls) if key in tree})
-    _check(not hasattr(cls, "is_consistent") or value.is_consistent())
-    return value
-
-
-def _write_record(value):
-    return {key: form.write(getattr(value, name)) for name, key, form in _fields(type(value))}
 
 
 # -- series ------------------------------------------------------------------------------------------------------------
 
 
-def _column(types, limits=None):
-    """Return the form of a packed list (see ``packed_numbers``) of numbers of these types, between two limits."""
+def _column(types, limits=None, after=lambda found: found, before=lambda value: value):
+    """Return the form of a packed list (see ``packed_numbers``) of numbers of these types, between two limits.
 
-    def read(tree):
+    ``after``: what converts the list that was read; ``before``: what makes the list to write.
+    """
+
+    def unpacked(tree):
         _check(isinstance(tree, list))
         found = packed_numbers.unpacked(tree)
         if str in set(map(type, found)):
             found = [_NONFINITE.get(each, each) if type(each) is str else each for each in found]
         _check(set(map(type, found)) <= types)
         _check(not found or not limits or (limits[0] <= min(found) and max(found) <= limits[1]))
-        return found
+        return after(found)
 
-    return Form(read, packed_numbers.packed)
-
-
-def _converted(form, read, write):
-    """Return a form whose value is converted after it was read and before it is written."""
-    return Form(lambda tree: read(form.read(tree)), lambda value: form.write(write(value)))
+    return Form(unpacked, lambda value: packed_numbers.packed(before(value)))
 
 
 def _steps(gaps):
@@ -207,10 +191,11 @@ def _steps(gaps):
 
 
 _COUNTS = _column({int}, (0, 2**31 - 1))
-STEPS = _converted(_column({int}, (-(2**31), 2**31)), _steps, packed_numbers.differences)
-SAMPLES = _converted(_COUNTS, functools.partial(Numbers, "i"), list)
-SECONDS = _converted(
-    _column({int}, (0, 2**53)),
+STEPS = _column({int}, (-(2**31), 2**31), _steps, packed_numbers.differences)
+SAMPLES = _column({int}, (0, 2**31 - 1), functools.partial(Numbers, "i"), list)
+SECONDS = _column(
+    {int},
+    (0, 2**53),
     lambda microseconds: Numbers("d", [each / 1e6 for each in microseconds]),
     lambda seconds: [round(each * 1e6) for each in seconds],
 )
@@ -230,26 +215,27 @@ class Series:
         """Return whether the columns have the same length."""
         return len({len(each) for each in (self.steps, self.losses, self.values) if each is not None}) == 1
 
-    @classmethod
-    def of(cls, rows):
-        """Return the series of ``Rows``."""
-        steps, *losses, values = rows.columns
-        single = packed_numbers.single(values)
-        return cls(steps, losses[0] if losses else None, *((64, values) if single is None else (32, single)))
-
-    def rows(self, types):
-        """Return ``Rows`` of these types."""
-        rows, losses = Rows(types), [self.losses or [0] * len(self.steps)] * (len(types) - 2)
-        values = self.values if self.bits == 64 else array("f", self.values)
-        for own, found in zip(rows.columns, [self.steps] + losses + [values]):
-            own.extend(Numbers(own.typecode, found))
-        return rows
-
 
 def _series(types):
     """Return the form of ``Rows`` of these types, or of a list of tuples."""
-    of = form_of(Series)
-    return _converted(of, lambda found: found.rows(types), lambda rows: Series.of(Rows.of(types, rows)))
+
+    def rows_of(tree):
+        found, rows = read(Series, tree), Rows(types)
+        losses = [found.losses or [0] * len(found.steps)] * (len(types) - 2)
+        values = found.values if found.bits == 64 else array("f", found.values)
+        for own, column in zip(rows.columns, [found.steps] + losses + [values]):
+            own.extend(Numbers(own.typecode, column))
+        return rows
+
+    def series_of(rows):
+        steps, *losses, values = Rows.of(types, rows).columns
+        single = packed_numbers.single(values)
+        return write(Series(steps, losses[0] if losses else None, *((64, values) if single is None else (32, single))))
+
+    return Form(rows_of, series_of)
 
 
-LOSSES, METRICS = _series("iid"), map_of(_series("id"))
+LOSSES, _METRIC = _series("iid"), _series("id")
+METRICS = Form(
+    functools.partial(_read_map, _METRIC), lambda metrics: {name: _METRIC.write(each) for name, each in metrics.items()}
+)

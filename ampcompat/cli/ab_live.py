@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ..abtest.report.html import to_html
-from ..abtest.report_data import Report
+from ..abtest.report_data import Report, label_of
 
 #: How many seconds a browser that requested the page within as many seconds gets to fetch the last page.
 LAST_FETCH = 5.0
@@ -36,11 +36,8 @@ class LivePage:
         self._planned = {each.label: each for each in planned}
         self._copies = {}  # label -> Run
         self._copied = {}  # label of a run in progress -> when it was copied
-        for each in planned:
-            run = report.runs.get(each.level)
-            known = [] if run is None else [run] + run.repeats
-            if each.repeat < len(known):
-                self._copies[each.label] = _alone(known[each.repeat])
+        for level, repeat, run in report.every_run():
+            self._copies[label_of(level, repeat)] = _alone(run)
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
         self.path = f"/{secrets.token_urlsafe(16)}/"  # other users of the machine do not know it
         self._server = _Server(("127.0.0.1", 0), _handler(self))

@@ -101,9 +101,8 @@ def _commit(folder):
 
 def is_finished(report, planned):
     """Return whether a report has this run, completely. Failed and interrupted runs are done again."""
-    run = report.runs.get(planned.level)
-    runs = [] if run is None else [run] + run.repeats
-    return planned.repeat < len(runs) and runs[planned.repeat].status in FINISHED
+    run = report.run_of(planned.level, planned.repeat)
+    return run is not None and run.status in FINISHED
 
 
 def describe_plan(options, planned, missing):
@@ -202,8 +201,7 @@ class _Runner:
     def __init__(self, options, report, progress):
         self.children, self._is_ending = [], False
         self._options, self._report, self._progress = options, report, progress
-        recorded = [each for run in report.runs.values() for each in [run] + run.repeats]
-        self._known = [run.identity for run in recorded if run.status in FINISHED]
+        self._known = [run.identity for _, _, run in report.every_run() if run.status in FINISHED]
 
     def run(self, planned, jobs, on_end, suffix=""):
         """Do runs, ``jobs`` at once; call ``on_end`` with each, in this thread.

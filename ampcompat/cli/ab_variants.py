@@ -40,33 +40,22 @@ def _split(text):
     return words
 
 
-#: Keywords of ``amp.initialize`` and the types of their values; a test compares the names with its signature.
-INITIALIZE = {
-    "cast_model_type": _dtype,
-    "cast_model_outputs": _dtype,
-    "patch_torch_functions_type": _dtype,
-    "patch_torch_functions": _boolean,
-    "keep_batchnorm_fp32": _boolean,
-    "master_weights": _boolean,
-    "skip_static_overflow": _boolean,
-    "raise_on_max_skips": _boolean,
-    "diagnose": _boolean,
-    "free_half_grads": _boolean,
-    "store_param_remainders": _boolean,
-    "allow_half_model": _boolean,
-    "process_group": _boolean,
-    "loss_scale": _number_or_dynamic,
-    "min_loss_scale": float,
-    "max_loss_scale": float,
-    "init_scale": float,
-    "growth_factor": float,
-    "backoff_factor": float,
-    "growth_interval": int,
-    "hysteresis": int,
-    "max_skips": int,
-    "num_losses": int,
-    "keep_fp32": _names,
-}
+#: The keywords of ``amp.initialize`` by the types of their values, with the name of the type; a test compares them with
+#: its signature.
+TYPES = (
+    (_dtype, "one of " + ", ".join(DTYPES), "cast_model_type cast_model_outputs patch_torch_functions_type"),
+    (
+        _boolean,
+        "True or False",
+        "patch_torch_functions keep_batchnorm_fp32 master_weights skip_static_overflow raise_on_max_skips diagnose "
+        "free_half_grads store_param_remainders allow_half_model process_group",
+    ),
+    (_number_or_dynamic, "a number", "loss_scale"),
+    (float, "a number", "min_loss_scale max_loss_scale init_scale growth_factor backoff_factor"),
+    (int, "a whole number", "growth_interval hysteresis max_skips num_losses"),
+    (_names, "a list of layers", "keep_fp32"),
+)
+INITIALIZE = {name: (kind, told) for kind, told, names in TYPES for name in names.split()}
 
 EXPECTED = "options of `run`, name=value of amp.initialize, VARIABLE=value, python=PATH or script=FILE"
 
@@ -113,11 +102,10 @@ def _apply(changes, variant, name, equals, value):
 
 
 def _value(variant, name, text):
+    kind, expected = INITIALIZE[name]
     try:
-        return INITIALIZE[name](text)
+        return kind(text)
     except (KeyError, ValueError):
-        kinds = {_boolean: "True or False", _dtype: "one of " + ", ".join(DTYPES), int: "a whole number"}
-        expected = kinds.get(INITIALIZE[name], "a number")
         message = "variant {!r}: {}={!r} is not {}"
         raise argparse.ArgumentTypeError(message.format(variant, name, text, expected)) from None
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ampcompat.abtest import Finding, Memory, Report, Run, report_data
 from ampcompat.abtest.report_data import Equivalence, Speed
-from ampcompat.abtest.schema import Series, form_of
+from ampcompat.abtest.schema import Series, write
 from ampcompat.errors import AmpValueError
 
 STEPS = st.integers(0, 10**6)
@@ -167,5 +167,5 @@ def test_the_page_of_the_format_has_a_row_for_every_name(cls, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     text = importlib.import_module("report_format").page()
     table = text.partition(f"\n## {cls.__name__}\n")[2].partition("\n## ")[0]
-    assert re.findall("^\\| `(\\w+)` \\| \\S.* \\| \\S.* \\|$", table, re.MULTILINE) == list(form_of(cls).write(cls()))
+    assert re.findall("^\\| `(\\w+)` \\| \\S.* \\| \\S.* \\|$", table, re.MULTILINE) == list(write(cls()))
     assert f"schema {report_data.SCHEMA}" in text

@@ -64,7 +64,7 @@ def test_a_level_that_ends_below_it_has_reached_it_at_its_last_step(given):
     baseline, level = before + [1.0, 2.0, 3.0, 4.0, 5.0], before + [1.5, 1.9, 3.5, 3.9, 4.9]
     report = report_with(run_with(baseline), O1=run_with(level))
     report.environment.update({"target": given} if given else {})
-    assert summarize(report)["O1"].end == pytest.approx(2.9)
+    assert summarize(report)["O1"].losses[0].end == pytest.approx(2.9)
     assert found(report).steps == [25] and found(report).is_reached
 
 
@@ -84,7 +84,7 @@ def test_a_level_that_ends_above_the_baselines_end_has_not_reached_it_by_an_earl
     """The table would have +5 % beside "reached"."""
     level = [value * (0.98 if 80 <= step < 92 else 1.05) for step, value in enumerate(falling())]
     report = report_with(run_with(falling()), O1=run_with(level))
-    assert summarize(report)["O1"].difference == pytest.approx(0.05) and not found(report).is_reached
+    assert summarize(report)["O1"].losses[0].difference == pytest.approx(0.05) and not found(report).is_reached
     report.environment["target"] = "loss=1.01"  # a value that is given counts where it is reached first
     assert found(report).is_reached
 

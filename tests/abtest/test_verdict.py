@@ -294,9 +294,9 @@ def test_an_interrupted_run_is_said_to_be_so_once():
 def test_an_interrupted_seed_does_not_widen_the_range_over_seeds():
     baseline = run_with(curve())
     baseline.repeats = [run_with(curve(1, 1.01)), run_with(curve(2)[:30], status="interrupted")]
-    spread = summarize(report_with(baseline))["O0"].spread
+    spread = summarize(report_with(baseline))["O0"].losses[0].spread
     baseline.repeats.pop()
-    assert spread == summarize(report_with(baseline))["O0"].spread
+    assert spread == summarize(report_with(baseline))["O0"].losses[0].spread
 
 
 def test_metrics_count_like_losses():
@@ -311,7 +311,7 @@ def test_metrics_count_like_losses():
 
 def test_a_level_whose_loss_is_nan_ends_at_nan_and_the_table_says_since_when():
     report = report_with(O3=run_with([2.0] + [math.nan] * 99))
-    assert math.isnan(summarize(report)["O3"].end)
+    assert math.isnan(summarize(report)["O3"].losses[0].end)
     lines = to_text(report).splitlines()
     (row,) = [line for line in lines if line.startswith("O3 ")]
     assert "nan" in row and "O3: its loss is nan from step 1 on" in lines
@@ -451,9 +451,9 @@ def test_where_the_loss_ends_agrees_with_the_difference_though_seeds_are_far_apa
     baseline = run_with(curve())
     baseline.repeats = [run_with(curve(1, 0.7))]
     row = summarize(report_with(baseline, O1=run_with(curve(0, 0.996))))
-    assert row["O0"].end == pytest.approx(curves.end_value(baseline))  # the seed that O1 was run with, not the mean
-    assert row["O1"].difference == pytest.approx(-0.004, rel=0.05)
-    assert row["O1"].end == pytest.approx(row["O0"].end * (1 + row["O1"].difference))
+    assert row["O0"].losses[0].end == pytest.approx(curves.end_value(baseline))  # O1's seed, not the mean
+    assert row["O1"].losses[0].difference == pytest.approx(-0.004, rel=0.05)
+    assert row["O1"].losses[0].end == pytest.approx(row["O0"].losses[0].end * (1 + row["O1"].losses[0].difference))
 
 
 def test_the_difference_in_the_table_is_that_of_the_loss_whatever_decides():
@@ -462,7 +462,7 @@ def test_the_difference_in_the_table_is_that_of_the_loss_whatever_decides():
     ]
     logged[0].repeats = [logged[1]]
     row = summarize(report_with(logged[0], O1=logged[2]))["O1"]
-    assert (row.verdict.kind, row.difference) == (REJECTED, 0.0) and "accuracy" in row.verdict.text
+    assert (row.verdict.kind, row.losses[0].difference) == (REJECTED, 0.0) and "accuracy" in row.verdict.text
 
 
 def test_columns_are_left_out_of_a_table_that_would_be_wider_than_100_columns():

@@ -218,7 +218,7 @@ def _warnings(report, rows):
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
     warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
     given = report.environment.get("target")
-    names = time_to_target.known_names(each for run in report.runs.values() for each in [run] + run.repeats)
+    names = time_to_target.known_names(run for _, _, run in report.every_run())
     if given and time_to_target.parse(given)[0] not in names:
         warnings.append(
             "No metric {!r} was logged; known: {}.".format(time_to_target.parse(given)[0], ", ".join(sorted(names)))

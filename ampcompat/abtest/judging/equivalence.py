@@ -74,7 +74,7 @@ def _compared(report):
     given = report.environment.get("target")
     if not given:
         return []
-    runs = [each for run in report.runs.values() for each in [run] + run.repeats]
+    runs = [run for _, _, run in report.every_run()]
     return [time_to_target.known_names(runs).get(time_to_target.parse(given)[0])]
 
 

@@ -35,10 +35,9 @@ class LossEnd:
 class LevelSummary:
     """One level's row; None means unknown.
 
-    ``losses``: ``{loss_id: LossEnd}``; ``end``, ``difference`` and ``spread`` are those of the first. ``seconds``:
-    median step time; ``middle_half``: the quartiles below and above it; ``speed``: how many times the baseline's, with
-    the 95 % ``interval``, if there is one; no speed if the interval is too wide. ``rate``: samples per second.
-    ``peak``: bytes; ``saved``: bytes less than the baseline.
+    ``losses``: ``{loss_id: LossEnd}``. ``seconds``: median step time; ``middle_half``: the quartiles below and above
+    it; ``speed``: how many times the baseline's, with the 95 % ``interval``, if there is one; no speed if the interval
+    is too wide. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
     """
 
     level: str
@@ -55,25 +54,6 @@ class LevelSummary:
     saved: Optional[int] = None
     to_target: Optional[time_to_target.TimeToTarget] = None
     status: str = "ok"
-
-    @property
-    def end(self):
-        """Where the first loss ends."""
-        return self._first.end
-
-    @property
-    def difference(self):
-        """Its difference from the baseline's, as a share."""
-        return self._first.difference
-
-    @property
-    def spread(self):
-        """Half the range over seeds."""
-        return self._first.spread
-
-    @property
-    def _first(self):
-        return next(iter(self.losses.values()), LossEnd())
 
     @property
     def kind(self):

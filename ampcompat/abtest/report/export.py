@@ -12,13 +12,12 @@ NO_TENSORBOARD = "--tensorboard needs the package tensorboard: pip install tenso
 
 def rows(report):
     """Yield (level, repeat, series, step, value) of every loss, scale and metric."""
-    for level, run in report.runs.items():
-        for repeat, each in enumerate([run] + run.repeats):
-            for name in curves.series_names(each):
-                for step, value in curves.points(each, name):
-                    yield level, repeat, "/".join(map(str, name)), step, value
-            for step, loss_id, value in each.scale:
-                yield level, repeat, f"scale/{loss_id}", step, value
+    for level, repeat, run in report.every_run():
+        for name in curves.series_names(run):
+            for step, value in curves.points(run, name):
+                yield level, repeat, "/".join(map(str, name)), step, value
+        for step, loss_id, value in run.scale:
+            yield level, repeat, f"scale/{loss_id}", step, value
 
 
 def to_csv(report):

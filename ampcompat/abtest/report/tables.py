@@ -38,24 +38,26 @@ class Bar(str):
 
 
 def levels(reports):
-    """Return the table of all levels of ``[(name, Report, its summary), …]``."""
+    """Return the table of all levels of ``[(name, Report, its summary), …]``; of several losses, each has a row."""
     several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
     nouns = list(dict.fromkeys(noun(report) for _, report, _ in reports))
-    columns = [nouns[0] if len(nouns) == 1 else "row", "verdict"] + (
-        ["loss", "ends at"] if several else ["loss ends at"]
-    )
-    columns += ["difference", "ms/step", "speed", "to target", "samples/s", "peak", "skips"]
-    rows, prefix = [], ["report"] if len(reports) > 1 else []
+    names = (["report"] if len(reports) > 1 else []) + [nouns[0] if len(nouns) == 1 else "row", "verdict"]
+    speed = "speed*" if any(emulates_half(report) for _, report, _ in reports) else "speed"
+    columns = names + (["loss", "ends at"] if several else ["loss ends at"])
+    columns += ["difference", "ms/step", speed, "to target", "samples/s", "peak", "skips"]
+    rows = []
     for name, report, summary in reports:
         fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
         for level, row in summary.items():
-            found = _level(name_of(report, level), row, report.runs[level], fastest, several)
-            rows += [([name] if place == 0 else [""]) * len(prefix) + each for place, each in enumerate(found)]
+            cells = {"report": name, names[-2]: name_of(report, level)}
+            cells.update(_of_level(row, report.runs[level], fastest, speed))
+            for loss_id, loss in list((row.losses or {0: LossEnd()}).items())[: None if several else 1]:
+                cells.update(_of_loss(loss), loss=str(loss_id))
+                rows.append([cells.get(column, "") for column in columns])
+                cells = {}
     notes = [note for _, report, summary in reports for note in _notes(report, summary)]
-    speed = "speed*" if any(emulates_half(report) for _, report, _ in reports) else "speed"
-    columns[columns.index("speed")] = speed
-    table = Table(ENDS, prefix + columns, rows, len(prefix) + 2, list(dict.fromkeys(notes)))
-    empty = [name for place, name in enumerate(table.columns) if all(row[place] in NO_VALUE for row in rows)]
+    table = Table(ENDS, columns, rows, len(names), list(dict.fromkeys(notes)))
+    empty = [name for place, name in enumerate(columns) if all(row[place] in NO_VALUE for row in rows)]
     table = without(table, [name for name in OPTIONAL if name in empty])
     return table._replace(title=f"{ENDS} {TIMES}") if "ms/step" in table.columns else table
 
@@ -92,27 +94,31 @@ def _same_ends(report, rows):
     for one, other in combinations(rows, 2):
         sizes = [report.runs[row.level].memory.parameters for row in (one, other)]
         ends = [[loss.end for loss in row.losses.values()] for row in (one, other)]
-        if one.end is not None and ends[0] == ends[1] and None not in sizes and sizes[0] != sizes[1]:
+        if ends[0] and ends[0][0] is not None and ends[0] == ends[1] and None not in sizes and sizes[0] != sizes[1]:
             sentence = "{0} and {1} end alike, and both were applied: weights take {2} at {0}, {3} at {1}."
             yield sentence.format(one.level, other.level, *map(size, sizes))
 
 
-def _level(name, row, run, fastest, several):
-    """Return the row of a level; for ``several`` losses, one for each, of which the first has all columns."""
-    speed = Bar(_speed(row) if row.speed or row.interval else UNKNOWN if run.timings is None else "not timed")
-    speed.share = row.speed / fastest if row.speed else 0.0
-    rest = [
-        milliseconds(row.seconds),
-        speed,
-        _to_target(row.to_target),
-        f"{row.rate:.0f}" if row.rate else UNKNOWN,
-        size(row.peak),
-        f"{row.skipped}/{row.steps}" if row.steps else UNKNOWN,
-    ]
-    losses = row.losses or {0: LossEnd()}
-    found = [([str(loss_id)] if several else []) + _ends_at(each) for loss_id, each in losses.items()]
-    first, *others = found if several else found[:1]
-    return [[name, row.kind] + first + rest] + [["", ""] + each + [""] * len(rest) for each in others]
+def _of_level(row, run, fastest, speed):
+    """Return the cells of a level, by column; ``speed``: the name of that column."""
+    told = Bar(_speed(row) if row.speed or row.interval else UNKNOWN if run.timings is None else "not timed")
+    told.share = row.speed / fastest if row.speed else 0.0
+    return {
+        "verdict": row.kind,
+        "ms/step": milliseconds(row.seconds),
+        speed: told,
+        "to target": _to_target(row.to_target),
+        "samples/s": f"{row.rate:.0f}" if row.rate else UNKNOWN,
+        "peak": size(row.peak),
+        "skips": f"{row.skipped}/{row.steps}" if row.steps else UNKNOWN,
+    }
+
+
+def _of_loss(loss):
+    """Return the cells of a loss, by column."""
+    spread = f" \u00b1 {number(loss.spread, 2)}" if loss.spread is not None else ""
+    end = number(loss.end) + spread
+    return {"ends at": end, "loss ends at": end, "difference": signed_percent(loss.difference)}
 
 
 def _speed(row):
@@ -128,11 +134,6 @@ def _may_be_equal(row):
     return low <= 1.0 <= high and row.interval != (1.0, 1.0)
 
 
-def _ends_at(loss):
-    spread = f" \u00b1 {number(loss.spread, 2)}" if loss.spread is not None else ""
-    return [number(loss.end) + spread, signed_percent(loss.difference)]
-
-
 def _to_target(found):
     if found is None:
         return UNKNOWN
@@ -143,30 +144,10 @@ def _to_target(found):
 
 def equivalences(report):
     """Return the result of the tolerance for each row, one sentence each."""
-    found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
-    tolerance = _tolerance(report) if found else None
-    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found.items() if tolerance]
-
-
-def _tolerance(report):
     given = report.environment.get("tolerance")
-    return None if given is None else equivalence.parse(given)
-
-
-def _equivalence_table(report):
-    """Return the results of ``equivalences`` as a table."""
-    rows = []
-    for level, run in report.runs.items():
-        found = run.equivalence
-        if found is not None:
-            values = map(signed_percent, (found.difference,) + tuple(found.interval or (None, None)))
-            needed = UNKNOWN if found.seeds_needed is None else str(found.seeds_needed)
-            rows.append([name_of(report, level), found.result, *values, str(found.seeds), needed])
-    if not rows or _tolerance(report) is None:
-        return []
-    title = f"Equivalence within {percent(_tolerance(report))}"
-    columns = [noun(report), "result", "difference", "from", "to", "seeds", "seeds needed"]
-    return [Table(title, columns, rows, 2, [])]
+    found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
+    told = [] if given is None else found.items()
+    return [equivalence.tell(name_of(report, level), each, equivalence.parse(given)) for level, each in told]
 
 
 def targets(report, summary):
@@ -222,8 +203,7 @@ def memory(report):
 
 def details(report, summary):
     """Return the tables that are shown on request."""
-    of_losses = _equivalence_table(report) + targets(report, summary)
-    return of_losses + ([scales(report)] if report.runs else []) + memory(report)
+    return targets(report, summary) + ([scales(report)] if report.runs else []) + memory(report)
 
 
 def overflows(report):

@@ -13,7 +13,7 @@ from ...errors import AmpError
 from ...support import files
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
-from ..report_data import NOT_RUN, Report
+from ..report_data import NOT_RUN, Report, label_of
 from .executors import add_recorded, run_process
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
@@ -103,23 +103,16 @@ def merge(reports, order=()):
             raise AmpError(f"{first} has the baseline {base.baseline}, {name} has {report.baseline}.")
         if report.baseline in report.runs or not whole.environment:
             whole.environment.update(report.environment)
-        for level, run in report.runs.items():
-            for repeat, each in enumerate([run] + run.repeats):
-                if each.error == NOT_RUN:
-                    continue
-                planned = PlannedRun(level, [], repeat)
-                other = owners.setdefault(planned.label, name)
-                if other != name:
-                    raise AmpError(f"{other} and {name} both have the run {planned.label}.")
-                each.repeats = []
-                whole.add(level, repeat, each)
+        for level, repeat, run in list(report.every_run()):
+            if run.error == NOT_RUN:
+                continue
+            label = label_of(level, repeat)
+            other = owners.setdefault(label, name)
+            if other != name:
+                raise AmpError(f"{other} and {name} both have the run {label}.")
+            run.repeats = []
+            whole.add(level, repeat, run)
     rows = sorted(whole.runs, key=lambda level: list(order).index(level) if level in order else len(order))
     whole.runs = {level: whole.runs[level] for level in rows}
     advice.advise(whole)
-    return whole, [label for label, run in _labelled(whole) if run.error == NOT_RUN]
-
-
-def _labelled(report):
-    for level, run in report.runs.items():
-        for repeat, each in enumerate([run] + run.repeats):
-            yield PlannedRun(level, [], repeat).label, each
+    return whole, [label_of(level, repeat) for level, repeat, run in whole.every_run() if run.error == NOT_RUN]

@@ -34,8 +34,14 @@ def main(arguments):
     # Each rank that a launcher starts stops after this number of steps, and rank 0 writes events.
     if os.environ.get("RANK", "0") != "0":
         return _record(task, Recorder(task["steps"]))
-    with contextlib.closing(Events(task, lambda: recorder.device)) as events:
-        recorder = Recorder(task["steps"], events.write)
+    with contextlib.closing(EventWriter(task["event_log"])) as log:
+
+        def write(event):
+            log.write(event)
+            if event.get("step") == 0:
+                log.write({"environment": {"device": forced_run.device_name(recorder.device)}})
+
+        recorder = Recorder(task["steps"], write)
         return _record(task, recorder)
 
 
@@ -67,29 +73,6 @@ def _end_process(recorder, error):
     recorder.record({"end": "failed", "error": shown, "traceback": told})
     print(told, file=sys.stderr, flush=True)
     os._exit(EXIT_CODES["failed"])
-
-
-class Events:
-    """Writes the events of a run, and the device after the first step.
-
-    Args:
-        task: the ``PlannedRun`` as a dict, with ``event_log``.
-        device: a function that returns the device of the losses.
-    """
-
-    def __init__(self, task, device):
-        self._writer = EventWriter(task["event_log"])
-        self._device = device
-
-    def write(self, event):
-        """Write an event."""
-        self._writer.write(event)
-        if event.get("step") == 0:
-            self._writer.write({"environment": {"device": forced_run.device_name(self._device())}})
-
-    def close(self):
-        """Close the file."""
-        self._writer.close()
 
 
 def run_script(command, has_alias=True):
