@@ -12,7 +12,7 @@ from ..abtest.report import renderer
 from . import device_option, report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
-from .run_command import BACKENDS, command_uses_amp, parse_dtypes, parse_level, script_command
+from .run_command import BACKENDS, add_script, command_uses_amp, parse_dtypes, parse_level, script_command
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (
@@ -58,8 +58,7 @@ def new_parser():
     add("--backend", choices=BACKENDS, metavar="NAME", help="cast backend: auto, native or patched")
     add("--dtypes", type=parse_dtypes, metavar="LOW,HIGH", help="replace the dtypes, for example by float32,float64")
     device_option.add_option(parser)
-    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
-    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    add_script(parser)
     return parser
 
 
@@ -125,9 +124,7 @@ def checked_command(parser, options):
         options.levels = [options.find_keep_fp32]
     report_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
-    command = script_command(parser, options)
-    if command[0] == "-":
-        parser.error("a script from stdin cannot be run once per level: pass a file")
+    command = script_command(parser, options, "run once per level")
     try:
         has_amp = command_uses_amp(command)
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)

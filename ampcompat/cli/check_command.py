@@ -12,7 +12,7 @@ from ..support import terminal
 from ..support.terminal import show
 from .argument_parser import CommandParser
 
-#: Seconds between two updates of the progress bar.
+#: Seconds between two updates of the progress.
 _INTERVAL = 0.1
 
 
@@ -56,19 +56,16 @@ def _inputs(options):
 
 
 def _progress(stream):
-    """Return a function that redraws one line with a bar; None if the stream is not a terminal."""
+    """Return a function that redraws one line with the number of files; None if the stream is not a terminal."""
     if not terminal.can_redraw(stream):
         return None
     shown = [0.0]
 
     def show(done, total):
         now = time.monotonic()
-        if done == total:
-            stream.write("\r\x1b[K")
-        elif now - shown[0] >= _INTERVAL:
+        if done == total or now - shown[0] >= _INTERVAL:
             shown[0] = now
-            filled = 30 * done // total
-            stream.write("\rchecking [{}{}] {}/{} files".format("#" * filled, "." * (30 - filled), done, total))
-        stream.flush()
+            stream.write("\r\x1b[K" + (f"checking {done}/{total} files" if done < total else ""))
+            stream.flush()
 
     return show

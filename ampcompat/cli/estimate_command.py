@@ -14,7 +14,7 @@ from ..tools.estimate.batch_sizes import batch_table, parse_size, shown_batch, w
 from ..trace.memory.bytes_by_kind import BytesByKind, MemoryUsage, format_bytes
 from ..trace.memory.report import MemoryReport
 from .argument_parser import SCRIPT_USAGE, CommandParser
-from .run_command import command_uses_amp, parse_level, script_command
+from .run_command import add_script, command_uses_amp, parse_level, script_command
 
 #: The placeholder for the batch size in the script's arguments.
 PLACEHOLDER = "{batch}"
@@ -39,9 +39,7 @@ def estimate(arguments):
     """Print the prediction, or a table of levels and batch sizes; return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = script_command(parser, options)
-    if command[0] == "-":
-        parser.error("the memory of a script from stdin cannot be estimated: pass a file")
+    command = script_command(parser, options, "estimated")
     has_place = any(PLACEHOLDER in each for each in command)
     if options.batch_sizes and not has_place:
         parser.error(
@@ -110,8 +108,7 @@ def _parser():
     )
     device = "the device to predict for: cuda (default), or cpu, including the memory of emulated half on this one"
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=device)
-    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    add_script(parser)
     return parser
 
 

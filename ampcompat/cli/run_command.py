@@ -61,9 +61,14 @@ def _parser():
     )
     add_training_options(parser)
     add_observing_options(parser)
+    add_script(parser)
+    return parser
+
+
+def add_script(parser):
+    """Add the script or module with its arguments, after all options."""
     parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
-    return parser
 
 
 def add_training_options(parser):
@@ -155,8 +160,11 @@ def parse_layers(text):
     return ",".join(names)
 
 
-def script_command(parser, options):
-    """Return Python's arguments for the script or module; exit with one line if it does not exist."""
+def script_command(parser, options, told=None):
+    """Return Python's arguments for the script or module; exit with one line if it does not exist.
+
+    ``told``: what is done with it that a script from stdin does not allow, for the message: "audited".
+    """
     if options.module is not None:
         # argparse ends an option at "--"; the rest is in `script`.
         return ["-m"] + _checked_module(parser, options.module + options.script)
@@ -166,6 +174,8 @@ def script_command(parser, options):
     script = command[0]
     if script.startswith("-") and script != "-":
         parser.error(f"unknown option {script!r} before the script")
+    if script == "-" and told is not None:
+        parser.error(f"a script from stdin cannot be {told}: pass a file")
     if script != "-" and not os.path.exists(script):
         parser.error(f"script not found: {script!r}")
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):

@@ -3,7 +3,6 @@
 This process does not import torch.
 """
 
-import argparse
 import sys
 
 from ..abtest.planned_run import PlannedRun
@@ -12,7 +11,7 @@ from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run
 from ..errors import AmpError
 from . import device_option
 from .argument_parser import whole_number
-from .run_command import script_command
+from .run_command import add_script, script_command
 
 FAILED = 1
 
@@ -29,8 +28,7 @@ def add_options(parser, least_steps):
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     add("--verbose", action="store_true", help="print the script's output")
     device_option.add_option(parser)
-    add("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, as python -m does")
-    add("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
+    add_script(parser)
 
 
 def checked_command(parser, options, told):
@@ -39,9 +37,7 @@ def checked_command(parser, options, told):
     Args:
         told: what is done with the script, for the message: "audited".
     """
-    command = script_command(parser, options)
-    if command[0] == "-":
-        parser.error(f"a script from stdin cannot be {told}: pass a file")
+    command = script_command(parser, options, told)
     device_option.check_option(parser, options.device)
     return command
 

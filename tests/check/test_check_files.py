@@ -264,7 +264,7 @@ def test_progress_is_told_after_each_file(tmp_path):
     assert seen == [(1, 2), (2, 2)]
 
 
-def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
+def test_a_terminal_gets_the_progress_and_a_file_does_not(tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -275,7 +275,7 @@ def test_a_terminal_gets_a_progress_bar_and_a_file_none(tmp_path, monkeypatch):
     for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
         monkeypatch.setattr("sys.stderr", stream)
         assert main(["check", str(tmp_path)]) == 0
-        assert ("checking [" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")) is shown
+        assert ("checking 1/4 files" in stream.getvalue() and stream.getvalue().endswith("\r\x1b[K")) is shown
 
 
 CUDA_USES = [

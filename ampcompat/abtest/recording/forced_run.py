@@ -6,6 +6,8 @@ import os
 import platform
 import sys
 import traceback
+from dataclasses import dataclass, field
+from typing import Dict, Optional
 
 import torch
 
@@ -31,6 +33,7 @@ DTYPE_OPTIONS = ("cast_model_type", "patch_torch_functions_type", "cast_model_ou
 NO_STEP = "it ended before the first optimizer.step() after an amp.scale_loss"
 
 
+@dataclass
 class RunOptions:
     """How every level is run.
 
@@ -45,29 +48,27 @@ class RunOptions:
             around the training that is also a source of events (see ``Recorder.sources``).
     """
 
-    def __init__(
-        self,
-        backend=None,
-        dtypes=None,
-        verbosity=None,
-        diagnose=True,
-        memory=True,
-        layers=False,
-        initialize=None,
-        losses_by_line=False,
-        watch=None,
-    ):
-        opt_levels.parse_dtypes(dtypes)
-        self.layers, self.losses_by_line, self.watch = layers, losses_by_line, watch
-        self.initialize = {name: _value(name, value) for name, value in (initialize or {}).items()}
-        self.diagnose, self.memory = diagnose, memory
-        given = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity}
-        self.overrides = {name: value for name, value in given.items() if value is not None}
+    backend: Optional[str] = None
+    dtypes: Optional[str] = None
+    verbosity: Optional[int] = None
+    diagnose: bool = True
+    memory: bool = True
+    layers: bool = False
+    initialize: Dict[str, object] = field(default_factory=dict)
+    losses_by_line: bool = False
+    watch: Optional[str] = None
 
+    def __post_init__(self):
+        opt_levels.parse_dtypes(self.dtypes)
+        for name in DTYPE_OPTIONS:  # command lines and JSON contain dtypes as names
+            if isinstance(self.initialize.get(name), str):
+                self.initialize = dict(self.initialize, **{name: getattr(torch, self.initialize[name])})
 
-def _value(name, value):
-    """Return an option of ``amp.initialize``; command lines and JSON contain dtypes as names."""
-    return getattr(torch, value) if name in DTYPE_OPTIONS and isinstance(value, str) else value
+    @property
+    def overrides(self):
+        """What replaces the script's own values, as in ``ampcompat run``."""
+        given = {"backend": self.backend, "dtypes": self.dtypes, "verbosity": self.verbosity}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @contextlib.contextmanager
