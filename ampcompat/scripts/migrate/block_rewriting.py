@@ -19,15 +19,14 @@ class Rewriter(CallRewriter):
 
     Args:
         facts: the ``ScriptFacts``.
-        shared: whether functions get ``autocast``, a function, instead of its settings.
 
     Attributes:
         notes: (line, text) of what changes.
         left: (line, text) of what could not be rewritten.
     """
 
-    def __init__(self, facts, shared=False):
-        super().__init__(facts, shared)
+    def __init__(self, facts):
+        super().__init__(facts)
         self.notes, self.left = [], []
         self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast

@@ -93,22 +93,21 @@ class CallRewriter(syntax.PlacedTransformer):
 
     Args:
         facts: the ``ScriptFacts``.
-        shared: whether functions get ``autocast``, a function, instead of its settings.
 
     Attributes:
         loads_state: whether ``amp.load_state_dict`` was called.
     """
 
-    def __init__(self, facts, shared):
+    def __init__(self, facts):
         super().__init__()
         self.facts, self.names, self.loads_state = facts, facts.names, False
-        self._shared, self._precision, self._parents = shared, None, {}
+        self._precision, self._parents = None, {}
 
     def visit_Module(self, node):
         """Visit all calls of ``amp.initialize`` first, since functions above them depend on them."""
         calls = [call for call in syntax.calls(node) if self._full_name(call.func) in INITIALIZE]
         uses = {self._full_name(call.func) for call in syntax.calls(node)}
-        self._precision = PrecisionSetup(calls, uses, self.facts, self._shared)
+        self._precision = PrecisionSetup(calls, uses, self.facts)
         self._parents = {child: each for each in syntax.walk(node) for child in syntax.children(each)}
 
     def visit_SimpleStatementLine(self, node):

@@ -4,11 +4,10 @@ from ...errors import AmpError
 from .block_rewriting import Rewriter
 from .branches import MARK
 from .call_rewriting import BY_HAND
-from .device_variable import place_device
+from .global_variables import make_global, place_device
 from .imports_and_marks import AS_IS, add_header, mark_rest, prune_imports
 from .parsed_script import Migration, rewritten
 from .script_facts import ScriptFacts
-from .variable_passing import VariablePassing
 
 
 def migrate(source, path="script.py"):
@@ -38,14 +37,17 @@ def _migrate(script):
             f"{path} does not call amp.initialize. migrate rewrites scripts that do, in one file; `ampcompat check` "
             "finds them."
         )
-    rewriter, text, passing = _rewritten(split, facts)
-    text, has_device = place_device(text, facts.names.device)
-    text = add_header(text, facts.names, rewriter.loads_state, has_device)
+    rewriter, names = Rewriter(facts), facts.names
+    text = prune_imports(rewriter.rewrite(split).code)
+    variables = (names.scaler, names.flag, names.dtype)
+    text, has_device = place_device(text, names.device, variables)
+    text, declared, shared = make_global(text, variables + (names.device,))
+    text = add_header(text, names, rewriter.loads_state, has_device, shared)
     text, marked = mark_rest(script.joined(text))
     was = script.old_lines
-    left = [(was[line], reason) for line, reason in rewriter.left] + [(0, each) for each in passing.left()]
+    left = [(was[line], reason) for line, reason in rewriter.left]
     left += [(0, _left(name, lines)) for name, lines in marked.items()]
-    notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in passing.notes()]
+    notes = [(was[line], note) for line, note in rewriter.notes] + [(0, note) for note in declared]
     return Migration(text, sorted(notes), sorted(left))
 
 
@@ -55,19 +57,6 @@ def _marks(source):
         if line.strip().startswith(MARK):
             text = line.strip()[len(MARK) :]
             yield at, text[len(AS_IS) :] if text.startswith(AS_IS) else text
-
-
-def _rewritten(split, facts):
-    """Return (the ``Rewriter``, the new source, what was passed in it)."""
-    names = facts.names
-    variables = (names.scaler, names.autocast, names.flag, names.dtype)
-    for shared in (False, True):
-        rewriter = Rewriter(facts, shared)
-        text = prune_imports(rewriter.rewrite(split).code)
-        passing = VariablePassing(text, variables)
-        if not passing.is_needed:
-            break
-    return rewriter, passing.transformer().rewrite(text).code, passing
 
 
 def _left(name, lines):

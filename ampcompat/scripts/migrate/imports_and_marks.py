@@ -10,7 +10,7 @@ from ..reading.code_files import PYTHON
 from ..reading.source import Source
 from . import syntax
 from .branches import MARK, MOVED, negated
-from .device_variable import DEVICE
+from .global_variables import DEVICE
 
 _LOADER = '''def {loader}({scaler}, state):
     """Load the state of a GradScaler, or of Apex's amp.state_dict()."""
@@ -123,18 +123,22 @@ def prune_imports(source):
     return pruned.replace(MOVED, "pass")  # in blocks that have lost all of their statements
 
 
-def add_header(source, names, loads_state, has_device):
-    """Return the source with the imports of torch and contextlib if missing, and with what all of its functions need.
+def add_header(source, names, loads_state, has_device, shared):
+    """Return the source with the import of torch if missing, and with what all of its functions need.
 
     Args:
         names: ``NewNames``.
         loads_state: whether a function is needed that loads the scaler's state.
         has_device: whether the variable for the type of the device is set after the imports.
+        shared: the variables that a function sets for others; until then, autocast is disabled.
     """
-    body, read = cst.parse_module(source).body, syntax.read_names(source) | ({"torch"} if has_device else set())
+    body = cst.parse_module(source).body
     known = set().union(*map(_imported, body[: _after_imports(body)]))
-    pieces = [f"import {name}\n" for name in ("contextlib", "torch") if name in read - known]
-    pieces += [f"{names.device} = {DEVICE}\n"] if has_device else []
+    lines = [f"{names.device} = {DEVICE}\n"] * has_device + [f"{names.flag} = False\n"] * (names.flag in shared)
+    lines += [f"{names.dtype} = torch.float16\n"] * (names.dtype in shared)
+    pieces = ["".join(lines)] * bool(lines)
+    if "torch" not in known and (lines or "torch" in syntax.read_names(source)):
+        pieces.insert(0, "import torch\n")
     return with_statements(source, pieces + ([_LOADER.format(**names._asdict())] if loads_state else []))
 
 
@@ -146,7 +150,8 @@ def with_statements(source, pieces):
         before = added[-1] if added else module.body[at - 1] if at else None
         is_next = before is None or (syntax.is_import(before) and piece.startswith(("import", "from")))
         blank = [cst.EmptyLine(indent=False)] * (2 if piece.startswith("def") else not is_next)
-        added += [each.with_changes(leading_lines=blank) for each in syntax.statements(piece)]
+        first, *others = syntax.statements(piece)
+        added += [first.with_changes(leading_lines=blank), *others]
     following = list(module.body[at:])
     if following and added and not syntax.is_import(added[-1]):
         lines = following[0].leading_lines

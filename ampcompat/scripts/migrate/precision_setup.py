@@ -196,7 +196,6 @@ class PrecisionSetup:
         calls: the calls of ``amp.initialize``.
         uses: full names of all calls of Apex.
         facts: the script's ``ScriptFacts``.
-        shared: whether a function ``autocast`` is used instead of its settings.
 
     Attributes:
         setups: call -> ``Setup``.
@@ -204,23 +203,19 @@ class PrecisionSetup:
         has_scaler: whether there is a GradScaler, which bfloat16 and models that are not trained do not need.
     """
 
-    def __init__(self, calls, uses, facts, shared):
+    def __init__(self, calls, uses, facts):
         self._names = facts.names
         self.setups = {call: Setup(call, facts.options) for call in calls}
         setups = list(self.setups.values())
         self.autocasts = not all(each.is_always_off for each in setups)
         self._dtypes = set().union(*(each.dtypes for each in setups))
         self._has_flag = self.autocasts and (facts.is_guarded or not all(each.is_always_on for each in setups))
-        self._shared = shared and self.autocasts
         trains = bool(uses & set(SCALE_LOSS)) or any(each.has_optimizer for each in setups)
         scales = trains and "torch.float16" in self._dtypes and self.autocasts
         self.has_scaler = scales or bool(uses & _STATES)
 
     def autocast(self):
         """Return the context of autocast, as source."""
-        return self._names.autocast + "()" if self._shared else self._context()
-
-    def _context(self):
         enabled = [", enabled=" + self._names.flag] if self._has_flag else []
         dtype = self._names.dtype if len(self._dtypes) > 1 else "".join(self._dtypes)
         return "torch.autocast({}, dtype={}{})".format(self._names.device, dtype, "".join(enabled))
@@ -232,9 +227,6 @@ class PrecisionSetup:
             lines.append(f"{names.flag} = {setup.condition(tests)}")
         if len(self._dtypes) > 1:
             lines.append(f"{names.dtype} = {setup.dtype()}")
-        if self._shared:
-            lines += ["", f"def {names.autocast}():", "    return " + self._context()]
-            lines += [""] if self.has_scaler else []
         if self.has_scaler:
             options = [names.device] + self._enabled() + setup.scale_options()
             given = ", ".join(options) if len(options) < 3 else "\n    " + ",\n    ".join(options) + ",\n"
@@ -264,7 +256,7 @@ class PrecisionSetup:
         needed in either case.
         """
         ifs = _ifs_around(around)
-        if not ifs or not (self._has_flag or self.has_scaler or self._shared):
+        if not ifs or not (self._has_flag or self.has_scaler):
             return None, self.lines(setup)
         outer = ifs[0]
         if len([each for each in syntax.calls(outer) if each in self.setups]) > 1 or self._changes_options(

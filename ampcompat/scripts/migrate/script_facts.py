@@ -30,10 +30,9 @@ class NewNames(NamedTuple):
     loader: str
     loss: str
     dtype: str
-    autocast: str
 
 
-_NAMES = NewNames("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype", "autocast")
+_NAMES = NewNames("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype")
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
 _LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
 _FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
