@@ -86,7 +86,7 @@ class Rounding(torch.optim.Optimizer):
     """SGD that keeps what rounding loses, in one of several ways.
 
     Args:
-        how: "stochastic", "kahan" or "masters" (in its state).
+        how: "stochastic", "kahan", "masters" (in its state) or "remainders": the 16 bits that a weight lacks.
     """
 
     def __init__(self, params, lr, how):
@@ -103,6 +103,13 @@ class Rounding(torch.optim.Optimizer):
         master = state.setdefault("master", param.detach().float().clone())
         master += update
         param.copy_(master)
+
+    def remainders(self, param, update, state):
+        rest = state.setdefault("error_bits", torch.zeros(param.shape, dtype=torch.int16))
+        bits = (param.view(torch.int16).int() << 16) | (rest.int() & 0xFFFF)
+        bits = (bits.view(torch.float32) + update).view(torch.int32)
+        param.copy_((bits >> 16).short().view(torch.bfloat16))
+        rest.copy_(bits.short())
 
     def kahan(self, param, update, state):
         rest = state.setdefault("rest", torch.zeros_like(param))

@@ -56,7 +56,7 @@ def test_masters_of_amp_are_right(level, lr):
     assert wrong(audited(run)) == []
 
 
-@pytest.mark.parametrize("how", ("masters", "kahan", "stochastic"))
+@pytest.mark.parametrize("how", ("masters", "remainders", "kahan", "stochastic"))
 def test_optimizers_that_keep_what_rounding_loses_are_right(how):
     model = mlp()
     assert wrong(audited(lambda: train(model, Rounding(model.parameters(), 1e-4, how), steps=60))) == []
@@ -184,3 +184,14 @@ def test_steps_that_were_repeated_before_one_could_not_be_are_not_counted():
     model = mlp()
     report = audited(lambda: train(model, Tires(model.parameters(), lr=1e-4)))
     assert notes(report) == ["half_weights"] and report["repeated"] == 0
+
+
+def test_what_was_compared_before_an_optimizer_could_not_be_copied_any_more_counts():
+    class Locks(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            self.state[self.param_groups[0]["params"][0]]["lock"] = threading.Lock()
+
+    model = mlp()
+    report = audited(lambda: train(model, Locks(model.parameters(), lr=1e-5), steps=30))
+    assert wrong(report) == ["lost_updates"] and report["repeated"] == 5

@@ -110,7 +110,7 @@ def test_a_script_that_loses_updates_is_repaired_by_the_command_that_the_audit_p
     script = tmp_path / "repair.py"
     script.write_text(REPAIR)
     done = forked.run(forked.audit, "--steps", 30, script, *arguments)
-    assert done.returncode == 1 and "its updates are lost" in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert done.returncode == 1 and "params are lost" in " ".join(done.stdout.split()), done.stdout + done.stderr
     done = forked.run(forked.audit, "--steps", 30, "--opt-level", "O5", script, *arguments)
     assert done.returncode == 0 and "30 optimizer steps: nothing is wrong" in done.stdout, done.stdout + done.stderr
     options = "--levels", "O5", "--no-control", "--no-diagnose", "--steps", 200, "--json", tmp_path / "ab.json"

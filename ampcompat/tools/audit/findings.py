@@ -88,7 +88,7 @@ def _lost_updates(watched, params, names):
     dtype = dtype_name(next(iter(params)).dtype)
     level = _LEVELS[next(iter(params)).dtype]
     kind = type(watched.optimizer).__name__
-    if watched.problem is not None:
+    if watched.problem is not None and not watched.compared:
         text = (
             f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem}). "
             f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
@@ -112,8 +112,8 @@ def _lost_updates(watched, params, names):
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
     text = (
-        f"{kind} updates {dtype} weights without float32 masters, and most of its updates are lost: they are smaller "
-        f"than half a unit in the last place of the weights. {len(behind)} of {len(params)} params do not follow. "
+        f"{kind} updates {dtype} weights without float32 masters, and most updates of {len(behind)} of {len(params)} "
+        "params are lost: they are smaller than half a unit in the last place of the weights. "
         f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
     )
     more = number_format.size(_more_bytes(watched, params))

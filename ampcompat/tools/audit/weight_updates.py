@@ -77,7 +77,7 @@ class WatchedOptimizer:
         optimizer: the optimizer.
         steps: their number so far.
         compared: the number of those that were compared with the twin's.
-        problem: why its twin could not step, or None.
+        problem: why its twin could not step any more, or None.
         dtypes_before: ``{param: dtype}`` of those whose dtype has changed since the first step.
         rounded: the ``RoundedWeights``.
         is_outer: whether other optimizers step within its steps.
@@ -92,6 +92,7 @@ class WatchedOptimizer:
         self.rounded = RoundedWeights(self._dtypes)
         self._window = None
         self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
+        self._compared = 0  # in these windows
 
     def leave_to(self, inner):
         """Leave the params of an optimizer that steps within this one's steps to that one."""
@@ -112,7 +113,7 @@ class WatchedOptimizer:
         place = self.steps % PERIOD
         self.steps += 1
         if place == WINDOW:
-            self._sums, self._window = self._facts(), None
+            self._sums, self._window, self._compared = self._facts(), None, self.compared
         if not self._first or self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
         try:
@@ -123,7 +124,7 @@ class WatchedOptimizer:
                 self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
-            self._window, self._sums, self.compared = None, {}, 0
+            self._window, self.compared = None, self._compared
 
     def after_step(self):
         """Compare the weights with the twin's."""

@@ -149,6 +149,24 @@ def test_adamw_with_8_bit_moments_takes_2_bytes_per_param_beside_masters(setting
     assert_same_losses(found, expected)
 
 
+@pytest.mark.parametrize(
+    "dtype, options, wrong",
+    [(torch.float32, {}, []), (torch.bfloat16, {}, ["lost_updates"])]
+    + [(torch.bfloat16, {"bf16_stochastic_round": True}, [])],
+)
+def test_moments_of_8_bit_are_right_and_bfloat16_weights_are_not_unless_they_are_rounded_at_random(
+    dtype, options, wrong
+):
+    model = make_net().to(dtype)
+    with torch.compiler.set_stance("force_eager"), ampcompat.audit([]) as audit:
+        optimizer = optim.AdamW8bit(model.parameters(), lr=1e-5, block_size=64, **options)
+        for _ in range(30):  # so that state that cannot be copied is to be copied
+            F.cross_entropy(model(batch()[0].to(dtype)).float(), batch()[1]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [each["kind"] for each in audit.wrong] == wrong
+
+
 @each_mixed_level
 def test_muon_trains_matrices(setting):
     def muon(params):

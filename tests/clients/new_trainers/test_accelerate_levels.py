@@ -1,9 +1,13 @@
-"""Levels forced on a loop with Accelerate: accumulation, clipping, and its own optimizer and scheduler."""
+"""Levels forced on a loop with Accelerate: accumulation, clipping, its own optimizer and scheduler. Audits of FSDP2."""
+
+import warnings
 
 import pytest
 import torch
-from helpers import client_modules, forced_trainings
+from helpers import client_modules, forced_trainings, ranks
 from torch import nn
+
+import ampcompat
 
 accelerate = client_modules.imported("accelerate", "new-trainers")
 
@@ -35,3 +39,37 @@ def fit():
 @pytest.mark.parametrize("level", forced_trainings.LEVELS)
 def test_a_loop_of_accelerate_trains_at_a_forced_level_as_unchanged(level):
     forced_trainings.assert_trains_as_unchanged(fit, level)
+
+
+def audited_shards(rank, dtype, mixed_precision):
+    """Return what is wrong in training that Accelerate shards by FSDP2, and the class and dtype of its weights."""
+    warnings.simplefilter("ignore")  # Accelerate's own
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 4)).to(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    accelerator = accelerate.Accelerator(cpu=True)
+    plugin = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2)
+    if mixed_precision is not None:
+        plugin.set_mixed_precision(mixed_precision)
+    # Accelerate shards on GPUs only, unless it is told that it does.
+    shared = accelerate.state.AcceleratorState._shared_state
+    shared.update(distributed_type=accelerate.DistributedType.FSDP, fsdp_plugin=plugin)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    with ampcompat.audit([]) as audit:
+        for _ in range(8):
+            optimizer.zero_grad()
+            accelerator.backward(model(torch.randn(8, 16, dtype=dtype)).float().pow(2).mean())
+            optimizer.step()
+    param = next(model.parameters())
+    return [each["kind"] for each in audit.wrong], type(param).__name__, param.dtype
+
+
+FULL, HALF = torch.float32, torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    "dtype, mixed_precision, wrong", [(FULL, None, []), (FULL, "bf16", []), (HALF, None, ["lost_updates"])]
+)
+def test_two_ranks_of_fsdp2_are_audited_as_one_process(dtype, mixed_precision, wrong):
+    for found in ranks.run(audited_shards, dtype, mixed_precision):
+        assert found == (wrong, "DTensor", dtype)
