@@ -18,6 +18,7 @@ from ..support import random_state
 from ..support.containers import floating_tensors
 from ..support.patching import PatchStack, run_after
 from ..support.torch_compat.features import version_of
+from ..support.torch_compat.thread_blocks import grad_enabled
 from ..support.torch_compat.thread_context import functorch_level, jit_tracing_state, world_size
 from .hooks import TrainingCalls, after_call, before_call
 from .values import max_abs
@@ -242,7 +243,7 @@ def replay(calls):
     for reference, args, kwargs, state in calls:
         model = reference()
         if model is not None:
-            with contextlib.suppress(Exception), _restored(model, state), torch.enable_grad():
+            with contextlib.suppress(Exception), _restored(model, state), grad_enabled(True):
                 model(*args, **kwargs)
 
 
@@ -258,6 +259,6 @@ def _restored(model, state):
         for module, values in attributes:
             vars(module).clear()
             vars(module).update(values)
-        with torch.no_grad():
+        with grad_enabled(False):
             for buffer, value in buffers:
                 buffer.copy_(value)

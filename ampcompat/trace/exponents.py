@@ -5,6 +5,7 @@ from typing import NamedTuple, Tuple
 
 import torch
 
+from ..support.torch_compat.thread_blocks import grad_enabled
 from .values import dense_values
 
 #: The exponents that ``ExponentCounts`` counts: all of float32's, and one more at either end for float64.
@@ -47,7 +48,7 @@ class ExponentCounts:
 
     def update(self, tensors):
         """Count the values of floating-point tensors."""
-        with torch.no_grad():
+        with grad_enabled(False):
             for values in map(dense_values, tensors):
                 if values is not None:
                     self._count(values.reshape(-1))
@@ -122,7 +123,7 @@ class TensorSamples:
 
     def add(self, key, tensor):
         """Sample a tensor's current values; tensors without floating-point values have no ``Stats``."""
-        with torch.no_grad():
+        with grad_enabled(False):
             values = dense_values(tensor)
             if values is None:
                 return
@@ -144,7 +145,7 @@ class TensorSamples:
         found = []
         for device in {values.device for _, _, values, _ in sampled}:
             own = [each for each in sampled if each[2].device == device]
-            with torch.no_grad():
+            with grad_enabled(False):
                 rows = _rows([each[2] for each in own], [each[3] for each in own]).cpu().tolist()
             found += [(key, _stats(size, row)) for (key, size, _, _), row in zip(own, rows)]
         return found

@@ -9,6 +9,7 @@ from ..engine.optimizers.half_and_master_chunks import recast
 from ..support import random_state
 from ..support.patching import PatchStack
 from ..support.torch_compat import step_hooks
+from ..support.torch_compat.thread_blocks import grad_enabled
 
 #: Attributes that the twin does without, or has in its own way.
 _NOT_COPIED = ("param_groups", "state", "_amp_stash", step_hooks.PRE_HOOKS, step_hooks.POST_HOOKS)
@@ -33,7 +34,7 @@ class OptimizerTwin:
     def __init__(self, optimizer, dtype):
         self._original, self._dtype = optimizer, dtype
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        with torch.no_grad():
+        with grad_enabled(False):
             self.pairs = [(param, self._copy(param)) for param in params]
         copies = {id(param): copied for param, copied in self.pairs}
         groups = [
@@ -77,7 +78,7 @@ class OptimizerTwin:
         """Step with the original's options and gradients of now; raises whatever its class raises in this dtype."""
         for group, own in zip(self._original.param_groups, self._twin.param_groups):
             own.update((name, value) for name, value in group.items() if name != "params")
-        with torch.no_grad(), random_state.restored(), PatchStack() as patches:
+        with grad_enabled(False), random_state.restored(), PatchStack() as patches:
             step_hooks.hide(self._twin, patches)  # this is no step of the script
             for param, copied in self.pairs:
                 copied.grad = None if param.grad is None else param.grad.to(self._dtype)

@@ -9,6 +9,7 @@ import math
 import torch
 
 from ..support.tensor_lists import as_real
+from ..support.torch_compat.thread_blocks import grad_enabled
 
 #: The number of name sequences with their own vector of maxima; a model with a changing graph has several.
 SEQUENCES = 64
@@ -39,7 +40,7 @@ def dense_values(tensor):
 
 def max_abs(tensor):
     """Return a tensor's largest absolute value, of shape (); nan if one is nan; None without floating-point values."""
-    with torch.no_grad():
+    with grad_enabled(False):
         values = dense_values(tensor)
         return None if values is None else values.abs().max()
 
@@ -62,7 +63,7 @@ def summary(tensor, dtype, scale=1.0):
     Returns:
         None if there are no floating-point values.
     """
-    with torch.no_grad():
+    with grad_enabled(False):
         values = dense_values(tensor)
         if values is None:
             return None

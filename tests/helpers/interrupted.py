@@ -11,6 +11,8 @@ import torch
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.errors import AmpError
+from ampcompat.support.torch_compat import thread_context
 from helpers import precision, snapshots
 
 PACKAGE = os.path.dirname(os.path.abspath(ampcompat.__file__)) + os.sep
@@ -72,6 +74,7 @@ class Training:
         assert set(self.optimizer.state) <= set(self.params)
         assert self.attributes() == self._before[0]
         assert torch.is_grad_enabled()
+        assert not thread_context.function_modes() and thread_context.saved_tensor_hooks() is None
         assert snapshots.differences_settled(self._before[1]) == []
 
     def assert_trains(self):
@@ -98,8 +101,8 @@ def _with_blocks(file):
 class Lines:
     """Notes the lines of the package that are executed within its ``with`` block, or raises before one of them.
 
-    The line where Python leaves a ``with`` statement is left out: what is raised there keeps ``__exit__`` from being
-    called, whatever the program does.
+    The line where Python leaves a ``with`` statement is left out: no signal is handled there, but as an ``__exit__`` in
+    Python begins. So the beginning of every ``__exit__`` is noted, whatever package it is of.
 
     Args:
         error, at: what is raised, and where: before a line is reached for the n-th time, (line, n); None: nothing.
@@ -119,7 +122,11 @@ class Lines:
 
     def _called(self, frame, event, arg):
         file = frame.f_code.co_filename
-        if self._is_over or not file.startswith(PACKAGE):
+        if self._is_over or file == __file__:
+            return None
+        if not file.startswith(PACKAGE):
+            if frame.f_code.co_name == "__exit__":
+                self._reach((file, frame.f_lineno))
             return None
         before = sys.maxsize if frame.f_lasti > 0 else 0  # a generator that goes on may be within a block
 
@@ -168,9 +175,9 @@ def run(training, phase=None, lines=None):
 
 
 def interrupt(training, phase, error, at):
-    """Train with an error at a line; return whether a phase raised it."""
+    """Train with an error at a line; return whether a phase raised it, or an error of the package that it caused."""
     try:
         list(run(training, phase, Lines(error, at)))
-    except error:
+    except (error, AmpError):
         return True
     return False

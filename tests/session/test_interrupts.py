@@ -5,7 +5,9 @@
 
 import gc
 import os
+import pathlib
 import random
+import re
 import sys
 
 import pytest
@@ -17,6 +19,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError
 from ampcompat.support.patching import PatchStack
+from ampcompat.support.torch_compat import thread_blocks
 
 #: nox -s interrupts: every line, where it is reached first and last. The suite: so many of them, drawn.
 DRAWN = None if "EVERY_INTERRUPT" in os.environ else 3
@@ -143,6 +146,52 @@ def test_a_diagnosis_that_a_failed_initialize_has_added_ends(monkeypatch):
     assert first.attributes() == before and ampcompat.current().observers == observers
     ampcompat.reset()
     second.assert_is_plain()
+
+
+@pytest.mark.parametrize("phase", ["step", "reset"])
+def test_an_interrupt_as_another_packages_block_ends_leaves_no_mode_and_no_hooks(setting, phase):
+    options, _ = SETTINGS[setting]
+    for at in [at for at in points_of(options, phase) if os.path.isabs(at[0][0])]:
+        training = Training(options)
+        interrupted.interrupt(training, phase, KeyboardInterrupt, at)
+        ampcompat.reset()
+        training.assert_is_plain()
+
+
+def test_a_step_of_an_optimizer_that_leaves_gradients_disabled_when_interrupted_leaves_them_enabled():
+    class Interrupted(torch.optim.SGD):
+        def step(self, closure=None):
+            torch.set_grad_enabled(False)
+            raise KeyboardInterrupt
+
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = amp.initialize(model, Interrupted(model.parameters(), lr=0.1), opt_level="O0", verbosity=0)
+    with amp.scale_loss(model(torch.ones(1, 1)).sum(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert torch.is_grad_enabled()
+
+
+def test_grad_mode_is_restored_by_blocks_around_an_interrupted_one_and_by_end_thread_blocks():
+    with thread_blocks.grad_enabled(False):
+        thread_blocks.grad_enabled(True).__enter__()
+        assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
+    thread_blocks.grad_enabled(False).__enter__()
+    block = thread_blocks.grad_enabled(True)
+    block.__enter__()
+    with torch.no_grad():
+        thread_blocks.end_thread_blocks()
+        assert torch.is_grad_enabled()
+    block.__exit__()
+    assert torch.is_grad_enabled()
+
+
+def test_the_engine_has_no_block_that_end_thread_blocks_does_not_know():
+    files = pathlib.Path(interrupted.PACKAGE, "engine").rglob("*.py")
+    names = re.compile(r"torch\.(no_grad|enable_grad|set_grad_enabled)\b")
+    assert [str(file) for file in files if names.search(file.read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("nth", [1, 2])

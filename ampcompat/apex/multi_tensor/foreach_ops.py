@@ -12,6 +12,7 @@ import torch
 
 from ...support import tensor_lists
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_blocks import grad_enabled
 
 
 def _operation(name):
@@ -223,7 +224,7 @@ def update(noop_flag, lists, length, update_batch, on_device=True):
     Nothing changes if the flag is set. An additional list has copies of the params (the second list) in another dtype,
     and gets their new values.
     """
-    with torch.no_grad():
+    with grad_enabled(False):
         for _, batch, found_inf in unflagged_batches(noop_flag, lists, on_device):
             computed = [upcast(each) for each in batch[:length]]
             update_batch(*computed, found_inf=found_inf)

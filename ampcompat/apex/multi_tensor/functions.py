@@ -12,6 +12,7 @@ given tensors.
 import torch
 
 from ...support import tensor_lists as tensors
+from ...support.torch_compat.thread_blocks import grad_enabled
 from . import foreach_ops, updates
 
 __all__ = [
@@ -38,7 +39,7 @@ __all__ = [
 
 def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
     """``out = in * scale`` for the lists ``[in, out]``; flags inf and nan in ``in``."""
-    with torch.no_grad():
+    with grad_enabled(False):
         for _, (sources, targets) in foreach_ops.split_by_dtype(tensor_lists):
             sources = foreach_ops.upcast(sources)
             foreach_ops.flag_non_finite(noop_flag, sources)
@@ -52,7 +53,7 @@ def scale_check_overflow(input, scale, overflow_buf, output):
 
 def multi_tensor_axpby(chunk_size, noop_flag, tensor_lists, a, b, arg_to_check=-1):
     """``out = a * x + b * y`` for the lists ``[x, y, out]``; flags inf and nan in x (0), y (1) or both (-1)."""
-    with torch.no_grad():
+    with grad_enabled(False):
         for _, (xs, ys, targets) in foreach_ops.split_by_dtype(tensor_lists):
             xs, ys = foreach_ops.upcast(xs), foreach_ops.upcast(ys)
             for index, operands in enumerate((xs, ys)):
@@ -84,7 +85,7 @@ def multi_tensor_unscale_l2norm(chunk_size, noop_flag, tensor_lists, inv_scale, 
 
 def _norms(noop_flag, xs, factor, per_tensor):
     """Return the result of ``multi_tensor_l2norm``, times ``factor``."""
-    with torch.no_grad():
+    with grad_enabled(False):
         device = noop_flag.device
         norms = torch.zeros(len(xs), dtype=torch.float32, device=device)
         for rows, (batch,) in foreach_ops.split_by_dtype([xs]):
@@ -168,7 +169,7 @@ def multi_tensor_novograd(
     """
     order = 2 if norm_type == 2 else float("inf")
     options = (lr, (beta1, beta2), epsilon, step, bias_correction, weight_decay, grad_averaging, moment_mode == 0)
-    with torch.no_grad():
+    with grad_enabled(False):
         for rows, batch, found_inf in foreach_ops.unflagged_batches(noop_flag, tensor_lists):
             gradients, params, means = map(foreach_ops.upcast, batch)
             old_moments = grad_norms[rows]
@@ -237,7 +238,7 @@ def multi_tensor_lamb_stage1_cuda(
     max_global_grad_norm,
 ):
     """The first half of LAMB, on ``[gradients, params, means, squares, updates]``; ``step`` counts from 0."""
-    with torch.no_grad():
+    with grad_enabled(False):
         # The host reads the flag: the list of updates, an output for the second stage, may be uninitialized.
         for rows, batch, _ in foreach_ops.unflagged_batches(noop_flag, tensor_lists, on_device=False):
             gradients, params, means, squares = map(foreach_ops.upcast, batch[:4])
@@ -262,7 +263,7 @@ def multi_tensor_lamb_stage2_cuda(
     use_nvlamb=False,
 ):
     """The second half of LAMB, on ``[params, updates]``: ``params -= lr * ratio * updates``."""
-    with torch.no_grad():
+    with grad_enabled(False):
         for rows, batch, found_inf in foreach_ops.unflagged_batches(noop_flag, tensor_lists):
             params, found = map(foreach_ops.upcast, batch)
             found = foreach_ops.mul(found, 1.0)
@@ -340,7 +341,7 @@ def update_scale_hysteresis(
         growth_factor, backoff_factor: the factors of the scale.
         growth_interval, hysteresis: counts.
     """
-    with torch.no_grad():
+    with grad_enabled(False):
         overflowed = found_inf.to(current_scale.device).reshape(current_scale.shape) > 0
         left = hysteresis_tracker - overflowed.to(hysteresis_tracker.dtype)
         hysteresis_tracker.copy_(torch.where(overflowed, left, torch.full_like(left, hysteresis)))

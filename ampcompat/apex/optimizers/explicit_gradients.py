@@ -1,9 +1,8 @@
 """The ``step`` of Apex's optimizers from before 2019, with gradients, output params and a scale as arguments."""
 
-import torch
-
 from ...errors import AmpTypeError
 from ...support import tensor_lists
+from ...support.torch_compat.thread_blocks import grad_enabled
 from .fused import FusedOptimizer, evaluate_closure, step_scaling
 
 
@@ -36,7 +35,7 @@ class ExplicitGradientOptimizer(FusedOptimizer):
             self._step_with(step_scaling(self).divided_by(scale))
         finally:
             del self._explicit_grads, self._grad_norms
-        with torch.no_grad():
+        with grad_enabled(False):
             for group, outputs in zip(self.param_groups, self._by_group("output_params", output_params)):
                 if outputs:
                     tensor_lists.copy_(outputs, group["params"])

@@ -16,6 +16,7 @@ import torch
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..multi_tensor import foreach_ops
 
 
@@ -170,13 +171,13 @@ class FusedOptimizer(torch.optim.Optimizer):
     def _step_with(self, scaling):
         """Step with gradients in the state described by ``scaling``, a ``StepScaling``."""
         if scaling.found_inf is not None and not self._step_supports_amp_scaling and scaling.is_overflow():
-            with torch.no_grad():
+            with grad_enabled(False):
                 params = [param for group in self.param_groups for param in group["params"]]
                 scaling.unscale_skipped_([param.grad for param in params if param.grad is not None])
             return
         self._scaling = scaling
         try:
-            with torch.no_grad():
+            with grad_enabled(False):
                 self._update()
         finally:
             del self._scaling
@@ -316,7 +317,7 @@ def evaluate_closure(closure):
     """Return the loss of a closure, computed with gradients; None without a closure."""
     if closure is None:
         return None
-    with torch.enable_grad():
+    with grad_enabled(True):
         return closure()
 
 

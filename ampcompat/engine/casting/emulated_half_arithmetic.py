@@ -189,7 +189,7 @@ class EmulatedCall:
             return round_results(function(*args, **kwargs), self.low)
         saved = _SavedInputs(self._sources, self.high)
         try:
-            with torch.autograd.graph.saved_tensors_hooks(saved.pack, saved.unpack):
+            with thread_context.SavedTensorHooks(saved.pack, saved.unpack):
                 result = function(*args, **kwargs)
         finally:
             saved.sources = {}  # autograd keeps the hooks alive; they must not keep inputs alive that it did not save

@@ -57,6 +57,12 @@ def is_active():
     return bool(_active_modes())
 
 
+def leave():
+    """Leave every ``HalfMode`` that is active in this thread: an interrupt may have kept Python, or torch, from it."""
+    for mode in _active_modes():
+        thread_context.remove_function_mode(mode)
+
+
 def bind_casts(function):
     """Return ``function``, made to run in the ``HalfMode`` that is active in this thread now, if there is one.
 
@@ -98,6 +104,10 @@ class HalfMode(thread_context.FunctionMode):
         self.low, self.high = dtypes
         self._emulated = _emulated_functions()
         self._widened = refused_calls.without_half_kernels(dtypes)  # a model may have stored torch's own functions
+
+    def __exit__(self, *exc_info):
+        if self in thread_context.function_modes():  # else ``leave`` was called within the block
+            super().__exit__(*exc_info)
 
     def __reduce__(self):  # half is emulated, or not, as on the machine that loads the pickle
         return mode_for, (DtypePair(self.low, self.high),)

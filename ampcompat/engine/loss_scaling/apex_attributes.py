@@ -4,9 +4,8 @@ Loops that split a model over processes replace ``update_scale`` or ``unscale``,
 subclass, so that all ranks skip the same steps. ``scale_loss`` then calls the methods of the client.
 """
 
-import torch
-
 from ...support import tensor_lists
+from ...support.torch_compat.thread_blocks import grad_enabled
 from .overflow_check import OverflowCheck
 
 
@@ -75,7 +74,7 @@ class ApexNames:
         """
         scale = self.loss_scale() if scale_override is None else scale_override
         pairs = [pair for pair in zip(model_grads, master_grads) if pair[0] is not None]
-        with torch.no_grad():
+        with grad_enabled(False):
             for model_grad, master_grad in () if models_are_masters else pairs:
                 if model_grad is not master_grad:
                     master_grad.copy_(model_grad)
@@ -93,7 +92,7 @@ class ApexNames:
         """
         scale, earlier_scale, result_scale = scale_override or (self.loss_scale(), 1.0, 1.0)
         for model_grad, stashed, master_grad in zip(model_grads, stashed_master_grads, master_grads):
-            with torch.no_grad():
+            with grad_enabled(False):
                 new = model_grad.to(stashed.dtype, copy=True)
                 self._unscale_in_place([[new]], scale / result_scale)
                 master_grad.copy_(new.add_(stashed, alpha=result_scale / earlier_scale))

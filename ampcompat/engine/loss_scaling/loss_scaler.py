@@ -24,6 +24,7 @@ from ...opt_levels import DYNAMIC
 from ...support import tensor_lists
 from ...support.patching import run_all
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_blocks import grad_enabled
 from .apex_attributes import ApexNames
 from .overflow_check import MAX_UNREAD_CHECKS, OverflowCheck, all_reduced
 
@@ -145,7 +146,7 @@ class LossScaler(ApexNames):
     def _unscale_in_place(self, groups, scale):
         factor = 1.0 / scale
         if any([grad.requires_grad for alike in groups for grad in alike]):
-            with torch.enable_grad():
+            with grad_enabled(True):
                 for grad in [grad for alike in groups for grad in alike]:
                     grad.mul_(factor)
             groups, factor = [[grad.detach() for grad in alike] for alike in groups], 1.0

@@ -11,6 +11,7 @@ import weakref
 import torch
 
 from ...support import tensor_lists
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.torch_compat.thread_context import world_size
 from ..casting import emulated_half_arithmetic
 from ..loss_scaling import overflow_check
@@ -220,7 +221,7 @@ def _broadcast(module, group, find_master):
     """Give every rank the masters, params and buffers of the first rank."""
     # Older torch lacks this; there the group of all ranks is assumed.
     ranks_of = getattr(torch.distributed, "get_process_group_ranks", lambda group: [0])
-    with torch.no_grad():
+    with grad_enabled(False):
         for tensor in list(module.parameters()) + list(module.buffers()):
             master = find_master(tensor)
             torch.distributed.broadcast(tensor if master is None else master, ranks_of(group)[0], group=group)

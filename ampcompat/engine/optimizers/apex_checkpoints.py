@@ -4,9 +4,8 @@ Such a checkpoint holds the inner optimizer's state dict, and the master weights
 matched by their order within the groups; at levels without master weights, with all params of the group.
 """
 
-import torch
-
 from ...errors import AmpError
+from ...support.torch_compat.thread_blocks import grad_enabled
 
 INNER, MASTERS = "optimizer_state_dict", "fp32_from_fp16"
 FLAT = "fp32_groups_flat"  # of the FP16_Optimizer from before 2019, which kept each group as one long vector
@@ -48,7 +47,7 @@ def copy_masters(record, found):
     """Copy saved masters (see ``targets``) into params, and copy the masters to the model, rounded."""
     if found:
         record.masters.refresh()
-        with torch.no_grad():
+        with grad_enabled(False):
             for param, saved in found:
                 param.copy_(saved)
         record.masters.round_into_models()

@@ -15,6 +15,7 @@ import torch
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, step_hooks, thread_context
+from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
 from .amp_stash import STASH
 
@@ -131,7 +132,7 @@ class _Counts:
             for name, (value, values) in before.items():
                 group[name] = value
                 if values is not None and value._version != values[0]:
-                    with torch.no_grad():
+                    with grad_enabled(False):
                         value.copy_(values[1])
         vars(optimizer).update(self._attributes)
 

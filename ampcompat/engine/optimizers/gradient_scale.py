@@ -27,13 +27,12 @@ import operator
 from threading import get_ident
 from typing import Any, NamedTuple
 
-import torch
-
 from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.script_frames import script_line
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import thread_context
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_one, is_same
 from .shown_gradients import ShownGradients, are_cleared, are_replaced, mark_of
 
@@ -320,7 +319,7 @@ class HeldGradients:
             return
         self._record.session.masters.drop_gradients()
         self.take_changes()
-        with torch.no_grad():
+        with grad_enabled(False):
             self._masters.move_gradients(None, 1.0, may_stay)
         self.follow()
         scalers = self._record.configuration.scalers

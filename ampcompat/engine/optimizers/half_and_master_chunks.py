@@ -25,6 +25,7 @@ import torch
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors, features
+from ...support.torch_compat.thread_blocks import grad_enabled
 
 _VERSION = operator.attrgetter("_version")
 
@@ -112,7 +113,7 @@ class MasterChunk:
     def _show(self, indices):
         if indices:
             models, masters = self._at(indices)
-            with torch.no_grad():
+            with grad_enabled(False):
                 tensor_lists.copy_(list(map(tensor_lists.data_of, models)), masters)
             self._note_agreement(indices)
 
@@ -230,7 +231,7 @@ def take_values(models, masters, wholly=False):
 
     Elements that round to the half param's value are kept, except if ``wholly``. Does not synchronize with a device.
     """
-    with torch.no_grad():
+    with grad_enabled(False):
         if wholly:
             tensor_lists.copy_([master.detach() for master in masters], [model.detach() for model in models])
             return

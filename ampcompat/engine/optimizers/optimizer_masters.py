@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpValueError
 from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
+from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
 from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast, take_values
 from .stored_chunk import RemainderChunk, remainder_chunks_of
@@ -324,8 +325,7 @@ class OptimizerMasters:
     def round_into_models(self):
         """Copy the masters to the model's half params, rounded."""
         if self.chunks:
-            with torch.set_grad_enabled(torch.is_grad_enabled()):
-                torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
+            with grad_enabled(False):
                 for chunk in self._chunks_with_values():
                     chunk.round_into_models()
 

@@ -9,11 +9,10 @@ import functools
 import inspect
 from types import FunctionType, MethodType
 
-import torch
-
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import step_hooks
+from ...support.torch_compat.thread_blocks import grad_enabled
 from . import apex_checkpoints, chunked_step, pickled_optimizers, step_or_skip
 from .amp_stash import STASH, AmpStash
 from .optimizer_record import record_of
@@ -161,13 +160,13 @@ def _prepare_amp_backward(self):
     record = self._amp_stash.record
     scaler = record.configuration.scalers[0]
     record.gradients.begin()
-    with torch.no_grad():
+    with grad_enabled(False):
         record.gradients.unscale_delayed(scaler, scaler.loss_scale(), set(), set())
         record.gradients.enter(scaler, scaler.loss_scale(), set())
 
 
 def _post_amp_backward(self, scaler):
-    with torch.no_grad():
+    with grad_enabled(False):
         self._amp_stash.record.gradients.leave(scaler, scaler.loss_scale(), set())
 
 

@@ -12,6 +12,7 @@ import torch
 
 from ...support.swapped_tensors import holders
 from ...support.tensor_lists import set_stored_gradient
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from ...support.weak_list import WeakList
 from .half_and_master_chunks import kept_where_equal
@@ -167,7 +168,7 @@ class SessionMasters:
         """Give the master of ``param``, if it has one of this shape, the value that is loaded into the half param."""
         master = self.find(param)
         if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
-            with torch.no_grad():
+            with grad_enabled(False):
                 master.copy_(value)
 
     def forget(self, owner, pairs):

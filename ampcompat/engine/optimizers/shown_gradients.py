@@ -14,6 +14,7 @@ import torch
 from ...support import tensor_lists
 from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_blocks import grad_enabled
 
 
 class GradientsOnRead:
@@ -86,7 +87,7 @@ class ShownGradients:
             if stored is not None:
                 self._shown[id(model)] = ShownGradient(model, master, stored, None)
             return stored
-        with torch.no_grad():
+        with grad_enabled(False):
             gradient = rounded(wide, model)
         self._shown[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
         return gradient
@@ -106,7 +107,7 @@ class ShownGradients:
             set_stored_gradient(master, None)
             return
         set_stored_gradient(model, None)
-        with torch.no_grad():
+        with grad_enabled(False):
             if wide is None or before is not None:
                 set_stored_gradient(master, widened(gradient, master).detach())
                 copy = gradient.detach().clone()
@@ -117,7 +118,7 @@ class ShownGradients:
     def take_changes(self):
         """Give the masters what the script has changed in what it has read."""
         if self._shown:
-            with torch.no_grad():
+            with grad_enabled(False):
                 for shown in self._shown.values():
                     shown.take_changes()
             self.follow()
@@ -125,7 +126,7 @@ class ShownGradients:
     def follow(self):
         """Show what the masters have now, in the tensors that the script has read."""
         if self._shown:
-            with torch.no_grad():
+            with grad_enabled(False):
                 for shown in self._shown.values():
                     shown.follow()
             self._shown = {key: shown for key, shown in self._shown.items() if shown.gradient is not None}

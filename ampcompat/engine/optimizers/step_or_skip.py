@@ -17,6 +17,7 @@ import torch
 from ...errors import AmpError, GradientOverflowError
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..casting import torch_compile
 from . import chunked_step
 from .optimizer_record import record_of
@@ -130,7 +131,7 @@ def _watched(record, closure):
         moved = has_run or [param._version for param in params] != versions
         if moved:
             record.masters.round_into_models()
-        with torch.enable_grad(), record.session.masters.writes.resumed():
+        with grad_enabled(True), record.session.masters.writes.resumed():
             loss = closure()
         has_run = True
         record.gradients.prepare_step()

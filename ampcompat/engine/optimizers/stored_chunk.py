@@ -7,6 +7,7 @@ import torch
 from ...support import tensor_lists
 from ...support.tensor_lists import set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
 from .half_and_master_chunks import MasterChunk
@@ -138,7 +139,7 @@ class RemainderChunk(MasterChunk):
     def end_step(self):
         """Round the masters into the half params and store them. Gradients that were half before are half again."""
         self.is_new = False
-        with torch.no_grad():
+        with grad_enabled(False):
             for model, master, was_half in zip(self.models, self.masters, self._were_half):
                 gradient = stored_gradient(master) if was_half else None
                 if gradient is not None:

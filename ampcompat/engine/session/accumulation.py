@@ -16,6 +16,7 @@ from typing import Iterator, Optional, Sequence, Union
 import torch
 
 from ...errors import AmpError, AmpTypeError, AmpValueError, hide_internal_frames
+from ...support.torch_compat.thread_blocks import grad_enabled
 from . import process_state
 from .argument_checks import check_loss, checked_count, is_optimizer
 from .scale_loss import WHERE_EQUAL
@@ -165,7 +166,7 @@ class Accumulation:
         self._check_remaining()
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
         params = {id(param): param for group in groups for param in group["params"]}  # optimizers may share some
-        with torch.no_grad():
+        with grad_enabled(False):
             for param in params.values():
                 if param.grad is not None:
                     param.grad.mul_(self.size / done)

@@ -11,6 +11,7 @@ import torch
 
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
+from ...support.torch_compat.thread_blocks import grad_enabled
 from .. import casting
 from ..casting import autograd, emulated_half_models, refused_calls, torch_compile
 from ..casting.cast_backend import CastBackend
@@ -102,6 +103,7 @@ class ProcessCasts:
         """Stop casting functions and emulating half arithmetic."""
         self._has_models, self._half_pairs, self._half_mode, self._users = False, frozenset(), None, []
         self.stop()
+        emulated_half_models.leave()
 
     def _replace(self, backend, choice, opened_as=None):
         self.backend, self.choice, self._opened_as = CastBackend(), None, None
@@ -207,8 +209,8 @@ class ProcessCasts:
             self._replace(self.backend, self.choice, self._opened_as)
 
     def run_step(self, step):
-        """Call ``step()``, an optimizer's, with casts off."""
-        with self.backend.paused():
+        """Call ``step()``, an optimizer's, with casts off. An interrupted one of torch may leave gradients disabled."""
+        with self.backend.paused(), grad_enabled(torch.is_grad_enabled()):
             return step()
 
 

@@ -7,6 +7,7 @@ import torch
 
 from ...errors import AmpError
 from ...support import tensor_lists
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_one
 from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..optimizers.gradient_scale import NumberedLoss
@@ -111,7 +112,7 @@ class BackwardPass:
             record.gradients.begin()
         by_client = [client_method(record, "_prepare_amp_backward") for record in records]
         if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in records]):
-            with self._process_casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), grad_enabled(False):
                 self._rescale(records, by_client)
 
     def _rescale(self, records, by_client):
@@ -233,8 +234,7 @@ class BackwardPass:
         self._ddp_wrappers.record_unreduced(self.records, stay=True)
 
     def _unscale(self, records):
-        with self._process_casts.backend.paused(), torch.set_grad_enabled(torch.is_grad_enabled()):
-            torch.set_grad_enabled(False)  # within the block that restores it, and in half the time of ``no_grad``
+        with self._process_casts.backend.paused(), grad_enabled(False):
             seen = set()
             for record in records:
                 post_backward = client_method(record, "_post_amp_backward")
@@ -254,7 +254,7 @@ class BackwardPass:
         if self._ddp_wrappers.exist():
             self._ddp_wrappers.record_unreduced(nested, stay=True)
             is_local = self._ddp_wrappers.record_unreduced(records, stay=False)
-            with self._process_casts.paused(), torch.no_grad():
+            with self._process_casts.paused(), grad_enabled(False):
                 groups = self._ddp_wrappers.average(records)
                 for record in records if groups else ():
                     record.gradients.follow()

@@ -13,6 +13,7 @@ from ...errors import AmpTypeError
 from ...support import swapped_tensors
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
+from ...support.torch_compat.thread_blocks import end_thread_blocks
 from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
 from ..models import cast_weights, ddp, forward_conversion, fsdp
@@ -201,6 +202,7 @@ class Session:
         calls += [(record.masters.release, ()) for record in reversed(self.records)] + [(self.patches.undo, ())]
         calls += [(self._configuration_of.clear, ()), (self.masters.clear, ())]
         calls += [(block.session_closed, ()) for block in blocks] + [(process_state.leave, (self,))]
+        calls += [(end_thread_blocks, ())]  # last, since the others may be interrupted too
         closing = PatchStack()
         for function, args in reversed(calls):
             closing.defer(function, *args)

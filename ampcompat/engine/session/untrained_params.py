@@ -9,6 +9,7 @@ import torch
 
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_same
 
 
@@ -75,7 +76,7 @@ class UntrainedPass:
         gradients = [gradient for gradient in map(stored_gradient, self._params) if gradient is not None]
         self._multiply(gradients, self._scale_around(), self._scale)
         if self._aside:
-            with torch.no_grad():
+            with grad_enabled(False):
                 add_gradients(*zip(*self._aside))
 
     def _scale_around(self):
@@ -86,5 +87,5 @@ class UntrainedPass:
     @staticmethod
     def _multiply(gradients, factor, divisor):
         if gradients and not is_same(factor, divisor):
-            with torch.no_grad():
+            with grad_enabled(False):
                 tensor_lists.multiply_(tensor_lists.grouped(gradients), factor / divisor)

@@ -9,6 +9,8 @@ import functools
 import torch
 import torch.utils.checkpoint
 
+from .thread_blocks import ThreadBlock, grad_enabled
+
 _autograd = getattr(torch._C, "_autograd", None)
 _overrides = getattr(torch, "overrides", None)
 
@@ -80,19 +82,19 @@ def _without_inner_function_modes(ends):
 @contextlib.contextmanager
 def recording_gradients():
     """Return a context manager in which autograd records operations, whatever the mode of this thread."""
-    with _outside_of_inference_mode(), torch.enable_grad():
+    with _outside_of_inference_mode(), grad_enabled(True):
         yield
 
 
 @contextlib.contextmanager
 def without_gradients():
     """Return a context manager in which autograd records nothing, but whose results it accepts later."""
-    with _outside_of_inference_mode(), torch.no_grad():
+    with _outside_of_inference_mode(), grad_enabled(False):
         yield
 
 
 def _outside_of_inference_mode():
-    return torch.inference_mode(False) if hasattr(torch, "inference_mode") else contextlib.nullcontext()
+    return torch.inference_mode(False) if in_inference_mode() else contextlib.nullcontext()
 
 
 #: Return a context manager in which no dispatch mode is active.
@@ -131,6 +133,23 @@ def saved_tensor_hooks():
     """Return the (pack, unpack) pair of the innermost saved-tensor hooks; None also if torch cannot report it."""
     top = getattr(_autograd, "_top_saved_tensors_default_hooks", None)
     return None if top is None else top(False)
+
+
+class SavedTensorHooks(ThreadBlock):
+    """Context manager: ``torch.autograd.graph.saved_tensors_hooks``; needs a torch that can report them."""
+
+    def __init__(self, pack, unpack):
+        self._functions = pack, unpack
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def begin(self):
+        """Make them the innermost hooks."""
+        self._hooks.__enter__()
+
+    def end(self):
+        """Remove them."""
+        if saved_tensor_hooks() == self._functions:
+            self._hooks.__exit__()
 
 
 def takes_saved_tensor_hooks():

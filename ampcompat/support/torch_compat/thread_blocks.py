@@ -1,0 +1,73 @@
+"""``ThreadBlock``, a context manager that changes the calling thread and ends although an interrupt keeps it open.
+
+Python handles a signal as ``__exit__`` begins, for one: nothing would be undone. Such a block ends when one around it
+does, or when the session is closed, which calls ``end_thread_blocks``.
+"""
+
+import threading
+
+import torch
+
+
+class _Thread(threading.local):
+    def __init__(self):
+        self.blocks = []  # that are open in this thread, outermost first
+
+
+_thread = _Thread()
+
+
+class ThreadBlock:
+    """Base class: a block is recorded before ``begin`` changes anything, until ``end`` has undone that.
+
+    ``end`` must allow that nothing was changed yet, and that it runs again.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self):
+        _thread.blocks.append(self)
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *exc_info):
+        try:
+            _end(self)
+        except BaseException:
+            _end(self)  # it was interrupted
+            raise
+
+
+def _end(outermost):
+    """End this block if it is open, and before it those within it, which were left open."""
+    blocks = _thread.blocks
+    while outermost in blocks:
+        blocks[-1].end()
+        del blocks[-1]
+
+
+def end_thread_blocks():
+    """End the blocks that are open in this thread."""
+    if _thread.blocks:
+        _end(_thread.blocks[0])
+
+
+class grad_enabled(ThreadBlock):
+    """Context manager: gradients are enabled or not, as in a ``torch.set_grad_enabled`` block."""
+
+    __slots__ = ("_mode", "_before")
+
+    def __init__(self, mode):
+        self._mode = mode
+        self._before = torch.is_grad_enabled()
+
+    def begin(self):
+        """Set the mode."""
+        torch.set_grad_enabled(self._mode)
+
+    def end(self):
+        """Set the mode of before."""
+        torch.set_grad_enabled(self._before)
