@@ -192,28 +192,34 @@ def test_what_is_left_is_marked_at_its_line():
     assert new.index("print(loss)") < new.index("# ampcompat") < new.index("scaler.scale(loss)")
 
 
-CAST = "with torch.autocast(device_type, dtype=torch.float16):\n"
+CAST = "torch.autocast(device_type, dtype=torch.float16):\n"
 EVALUATIONS = [
     (
         "    with torch.no_grad():\n        for x in data:\n            y = model(x)\n            print(y.argmax(1))\n",
-        "            " + CAST + "                y = model(x)\n            print(",
+        "    with torch.no_grad(), " + CAST + "        for x in data:\n            y = model(x)\n            print(",
     ),
     (
         "    model.eval()\n    for x, t in load():\n        y = model(x)\n        total += criterion(y, t).item()\n",
-        "        " + CAST + "            y = model(x)\n            total += ",
+        "        with " + CAST + "            y = model(x)\n            total += ",
     ),
     (
-        "    model.eval()\n    if a:\n        y = model(a)\n    else:\n        y = model(b)\n    return softmax(y)\n",
-        "    " + CAST + "        if a:\n            y = model(a)\n",
+        "    model.eval()\n    y = model(0)\n    if a:\n        y = model(b)\n    y = f(y)\n    return y\n",
+        "            y = model(b)\n        y = f(y)\n    return y\n",
     ),
     (
-        "    with torch.no_grad():\n        y = model(1)\n        y = y.float()\n    return softmax(y)\n",
-        "    with torch.no_grad():\n        " + CAST + "            y = model(1)\n",
+        "    with torch.no_grad():\n        y = model(1)\n    for each in y:\n        print(softmax(each))\n",
+        "    with torch.no_grad(), "
+        + CAST
+        + "        y = model(1)\n    for each in y:\n        print(softmax(each))\n",
+    ),
+    (
+        "    model.eval()\n    y = model(1)\n    for epoch in range(9):\n        train()\n    print(sum(y))\n",
+        "    with " + CAST + "        y = model(1)\n    for epoch in range(9):\n        train()\n    with ",
     ),
 ]
 
 
 @pytest.mark.parametrize("body, expected", EVALUATIONS)
-def test_evaluation_casts_what_a_model_computes_and_nothing_else(body, expected):
+def test_evaluation_casts_blocks_without_gradients_and_elsewhere_what_computes_with_outputs(body, expected):
     new = migrated("def test(model):\n" + body + "\nmodel, optimizer = amp.initialize(model, optimizer)\ntest(model)\n")
-    assert expected in new and new.count("torch.autocast(") == 1
+    assert expected in new and new.count("torch.autocast(") == 1 + ("epoch" in body)

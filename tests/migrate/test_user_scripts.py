@@ -32,7 +32,7 @@ def test_the_new_script_reads_as_if_written_by_hand(name):
     assert result.left == [] and migrate(new) == (new, [], [])
     assert re.findall(r"GradScaler\(.*enabled=False|\bapex\.|# ampcompat", new) == []
     assert [line for line in new.split("\n") if line != line.rstrip()] == []
-    assert new.count("GradScaler(") == 1 and len(set(re.findall(r"torch\.autocast\(.*\):", new))) == 1
+    assert new.count("GradScaler(") == 1 and len(set(re.findall(r"torch\.autocast\(.*\)", new))) == 1
     assert "param_groups" not in new  # model.parameters()
     assert ("device_type" in new) == ("    device_type = device.type" in new)  # the script's own device
     assert "torch.bfloat16 if " in new and 'in ("O4", "O5") else torch.float16' in new
@@ -43,7 +43,8 @@ def test_the_scaler_and_what_autocast_gets_are_global_where_another_function_rea
     for line in (
         "def main():\n    global scaler, use_amp, amp_dtype, device_type\n",
         "use_amp = False\namp_dtype = torch.float16\n",
-        "            with torch.autocast(device_type, dtype=amp_dtype, enabled=use_amp):\n",
+        "    with torch.no_grad(), torch.autocast(device_type, dtype=amp_dtype, enabled=use_amp):\n",
+        "        with torch.autocast(device_type, dtype=amp_dtype, enabled=use_amp):\n            outputs",
         "def train_epoch(args, model, loader, criterion, optimizer, device):\n",
         '            load_scaler(scaler, checkpoint["amp"])\n',
         "        scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)\n",

@@ -11,16 +11,8 @@ _NO_FORWARD = """
     train eval parameters named_parameters state_dict load_state_dict zero_grad to cuda cpu half float apply modules
     named_modules children named_children buffers named_buffers requires_grad_ no_sync share_memory add_module compile
 """.split()
-#: Calls that only display or store a model's output.
-_KEEPS = """
-    print len int float str format range list zip enumerate append extend update add write log info item tolist numpy
-    save isinstance round
-""".split()
-#: Calls whose result does not depend on the precision of the inputs, or is float32.
-_CLEANS = "argmax argmin item float double tolist numpy size dim long int bool len".split()
-#: Methods that autocast runs in a different precision than the tensor's own.
-_COMPUTES = "softmax log_softmax exp log pow norm matmul mm bmm sum prod cumsum".split()
-_COMPOUND = (cst.If, cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
+#: Statements of which only the inner blocks may be under autocast in evaluation.
+_LARGE = (cst.For, cst.While, cst.With, cst.Try, cst.FunctionDef, cst.ClassDef)
 
 
 def turns_gradients_off(node):
@@ -46,10 +38,6 @@ class ModelCallVisitor:
             return True
         owner, _, method = (name or "").rpartition(".")
         return self._facts.is_model(owner) and method not in _NO_FORWARD and not method.startswith("register_")
-
-    def is_plain(self, name):
-        """Return whether autocast changes nothing in a function of the script."""
-        return name in self._facts.plain
 
     def calls_a_model(self, node):
         """Return whether a node contains such a call."""
@@ -111,68 +99,21 @@ def _statements_for(originals, losses, barriers):
     return included
 
 
-class Evaluation:
-    """The statements of a function, or of a ``with torch.no_grad()`` block, that belong under autocast.
+def evaluation_regions(originals, calls):
+    """Return (first, last) of each run of statements of a block that calls a model, or computes with its outputs.
 
     Args:
-        scope: the function or block.
+        originals: the statements of a block.
         calls: ``ModelCallVisitor``.
     """
-
-    def __init__(self, scope, calls):
-        self._calls, self._outputs = calls, set()
-        before = None
-        while before != self._outputs:  # a loop may use what a later statement assigns
-            before = set(self._outputs)
-            for each in syntax.walk(scope):
-                if isinstance(each, (cst.Assign, cst.AugAssign)) and self._keeps_precision(each.value):
-                    self._outputs |= syntax.assigned_names(each)
-
-    def regions(self, originals):
-        """Return (first, last) of each run of statements of a block that calls a model or computes with its outputs."""
-        inside = [at for at, each in enumerate(originals) if self._belongs(each)]
-        inside += [at for at in range(len(originals)) if self._is_unit(originals, at)]
-        found = []
-        for at in sorted(inside):
-            is_near = found and at - found[-1][1] <= 2
-            between = originals[found[-1][1] + 1 : at] if is_near else ()
-            if is_near and not any(isinstance(each, _COMPOUND) for each in between):
-                found[-1] = (found[-1][0], at)
-            else:
-                found.append((at, at))
-        return found
-
-    def _is_unit(self, originals, at):
-        """Return whether a statement after an ``if`` that calls models computes with their outputs."""
-        statement = originals[at]
-        if not isinstance(statement, cst.If) or not self._calls.calls_a_model(statement):
-            return False
-        names = syntax.assigned_names(statement) & self._outputs
-        return any(self._belongs(each) and syntax.loaded_names(each) & names for each in originals[at + 1 :])
-
-    def _belongs(self, statement):
-        if isinstance(statement, _COMPOUND):
-            return False
-        return self._calls.calls_a_model(statement) or any(map(self._computes, syntax.calls(statement)))
-
-    def _computes(self, call):
-        """Return whether a call gets outputs of a model and computes with them."""
-        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else syntax.name_of(call.func)
-        if name in _COMPUTES and isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name):
-            return call.func.value.value in self._outputs
-        is_kept = name in _KEEPS or name in _CLEANS or self._calls.is_plain(name)
-        return not is_kept and any(self._keeps_precision(each.value, False) for each in call.args)
-
-    def _keeps_precision(self, node, with_calls=True):
-        """Return whether the value of an expression has the precision of a model's output."""
-        if isinstance(node, cst.Comparison):
-            return False
-        if isinstance(node, cst.Call):
-            name = node.func.attr.value if isinstance(node.func, cst.Attribute) else syntax.name_of(node.func)
-            if name in _CLEANS:
-                return False
-            if with_calls and self._calls.is_model_call(node):
-                return True
-        if isinstance(node, (cst.Name, cst.Attribute)) and syntax.name_of(node) in self._outputs:
-            return True
-        return any(self._keeps_precision(child, with_calls) for child in syntax.children(node))
+    found, names, is_open = [], set(), False
+    for at, each in enumerate(originals):
+        reads, runs_model = bool(syntax.loaded_names(each) & names), calls.calls_a_model(each)
+        if isinstance(each, _LARGE):
+            is_open = False
+        elif runs_model or reads:
+            names |= syntax.assigned_names(each)
+            if runs_model or any(True for _ in syntax.calls(each)):
+                found[-1:] = [(found[-1][0], at)] if is_open else found[-1:] + [(at, at)]
+                is_open = True
+    return found

@@ -6,7 +6,7 @@ import libcst as cst
 
 from ..reading.calls import INITIALIZE, SCALE_LOSS
 from . import syntax
-from .autocast_regions import Evaluation, ModelCallVisitor, training_regions, turns_gradients_off
+from .autocast_regions import ModelCallVisitor, evaluation_regions, training_regions, turns_gradients_off
 from .branches import MARK, MOVED, Branches
 from .call_rewriting import CallRewriter
 
@@ -30,7 +30,6 @@ class Rewriter(CallRewriter):
         self.notes, self.left = [], []
         self._branches, self._calls = Branches(facts.names, facts.fallback_names), ModelCallVisitor(facts)
         self._covered = set()  # scale_loss statements whose forward pass is under autocast
-        self._evaluations = {}  # a function or block that is evaluation -> its Evaluation
         self._regions = {}  # a block -> (first, last) of its statements that compute losses
         self._moved = {}  # an `if` -> the statements that belong before it
 
@@ -48,28 +47,29 @@ class Rewriter(CallRewriter):
         if isinstance(node, (cst.IndentedBlock, cst.Module)):
             self._regions[node] = self._training_regions(node.body)
 
-    def _evaluation(self, block):
-        """Return the ``Evaluation`` that a block belongs to; None if it belongs to none."""
-        for node in self._around(block):
-            off = isinstance(node, cst.With) and any(turns_gradients_off(item.item) for item in node.items)
-            if off or isinstance(node, cst.FunctionDef):
-                if node not in self._evaluations:
-                    is_one = off or self._calls.evaluates(node)
-                    self._evaluations[node] = Evaluation(node, self._calls) if is_one else None
-                return self._evaluations[node]
+    def _evaluation(self, node):
+        """Return the function, or the block without gradients, whose evaluation a node belongs to, or None."""
+        for around in self._around(node):
+            if self._is_without_gradients(around):
+                return around
+            if isinstance(around, cst.FunctionDef):
+                return around if self._calls.evaluates(around) else None
         return None
+
+    def _is_without_gradients(self, node):
+        """Return whether a node is a block without gradients in which a model is called."""
+        is_off = isinstance(node, cst.With) and any(turns_gradients_off(item.item) for item in node.items)
+        return is_off and self._calls.calls_a_model(node.body)
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
     def leave_With(self, original_node, updated_node):
-        """Write ``with torch.no_grad(), torch.autocast(...):`` if both apply to the same statements."""
-        inner, context = updated_node.body.body[0], self._precision.autocast()
-        is_off = any(turns_gradients_off(item.item) for item in original_node.items)
-        is_alone = len(updated_node.body.body) == 1 and isinstance(inner, cst.With) and len(inner.items) == 1
-        if not (is_off and is_alone and syntax.text(inner.items[0].item) == context) or inner.leading_lines:
+        """Cast in a block without gradients."""
+        if not self._is_without_gradients(original_node) or not self._precision.autocasts:
             return updated_node
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
-        return updated_node.with_changes(items=items + list(inner.items), body=inner.body)
+        autocast = cst.WithItem(syntax.expression(self._precision.autocast()))
+        return updated_node.with_changes(items=items + [autocast])
 
     def leave_IndentedBlock(self, original_node, updated_node):
         """Rewrite the statements of a block."""
@@ -87,8 +87,8 @@ class Rewriter(CallRewriter):
                 if self._stepped(statement) is not None and not self._steps_again(originals, index + 1):
                     pieces[index] += syntax.statements(self.names.scaler + ".update()\n")
         regions = list(self._regions[original_block])
-        evaluation = self._evaluation(original_block)
-        regions += [] if evaluation is None else evaluation.regions(originals)
+        if isinstance(self._evaluation(original_block), cst.FunctionDef):
+            regions += evaluation_regions(originals, self._calls)
         for first, last in _merged(regions):
             wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
             pieces[first : last + 1] = [wrapped] + [[]] * (last - first)

@@ -4,7 +4,7 @@ import ast
 
 from ...errors import AmpError
 from ..reading.apex_names_used import uses
-from ..reading.calls import HALF_DTYPES, is_backward
+from ..reading.calls import is_backward, is_half_cast
 from ..reading.code_files import PYTHON
 from ..reading.flow import together
 from ..reading.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
@@ -51,7 +51,7 @@ class LevelPlan:
         used = names_used(source.nodes)
         self.amp = "amp" if "amp" not in used else "ampcompat_amp"
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
-        self.allows_half = any(map(self._makes_half, source.nodes))
+        self.allows_half = any(map(self._makes_half, source.calls()))
         self._scopes = source.scopes
         scope = self._scope_of_optimizers()
         self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
@@ -94,19 +94,11 @@ class LevelPlan:
                 "training loop. Use run --opt-level, or call amp.initialize where it is made.",
             )
 
-    def _makes_half(self, node):
-        """Return whether a node casts to half, or loads a model in an unspecified dtype."""
-        if not isinstance(node, ast.Call):
-            return False
-        if called(node) in ("half", "bfloat16") and not node.args:
-            return True
-        given = {each.arg: self._source.names.of(each.value) for each in node.keywords}
-        if called(node) == "from_pretrained":
-            return bool({"torch_dtype", "dtype"} & set(given))
-        return called(node) == "to" and bool(set(HALF_DTYPES) & (set(given.values()) | self._named(node.args)))
-
-    def _named(self, nodes):
-        return {self._source.names.of(node) for node in nodes}
+    def _makes_half(self, call):
+        """Return whether a call casts to half, or loads a model in a dtype that may be half."""
+        options = {each.arg for each in call.keywords}
+        is_loaded = called(call) == "from_pretrained" and options & {"torch_dtype", "dtype"}
+        return bool(is_loaded) or is_half_cast(call, self._source.names)
 
     # -- amp.initialize ------------------------------------------------------------------------------------------------
 

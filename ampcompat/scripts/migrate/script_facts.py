@@ -34,8 +34,6 @@ class NewNames(NamedTuple):
 
 _NAMES = NewNames("scaler", "use_amp", "device_type", "load_scaler", "loss", "amp_dtype")
 _LARGE = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.With)
-_LOSSES = ("loss", "criterion", "entropy", "softmax", "matmul", "linear", "conv")
-_FLOAT32 = ("norm", "exp", "log", "pow", "dist", "cdist", "mm", "bmm", "einsum")
 _EVALUATE = ("no_grad", "inference_mode", "eval")
 ONCE_PER_STEP = (
     "gradients are clipped or read after every backward pass, but {}; GradScaler unscales once per step: do it where "
@@ -58,7 +56,6 @@ class ScriptFacts:
         names: ``NewNames``.
         helpers: names of functions that run a model passed to them, for a loss.
         uses_apex: whether it uses Apex at all.
-        plain: names of functions of the script in which autocast changes nothing: they run no model, and no loss.
         options: facts about the script's command line.
         is_guarded: whether a call of ``amp.initialize`` is under an ``if`` other than that of ``__main__``.
         short_names: "torch.nn" -> its name in the script, and likewise for torch.optim.
@@ -122,7 +119,6 @@ class ScriptFacts:
         """Follow models and optimizers into the functions that they are passed to, and find those that run a model."""
         functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
         calls, before = [node for node in nodes if isinstance(node, ast.Call)], None
-        self.plain = {name for name, node in functions.items() if not any(map(_computes, ast.walk(node)))}
         while before != (len(self.models), len(self.optimizers), len(self.helpers)):
             before = len(self.models), len(self.optimizers), len(self.helpers)
             for call in calls:
@@ -131,7 +127,6 @@ class ScriptFacts:
                     self.models |= {name} if self.is_model(dotted(value)) else set()
                     self.optimizers |= {name} if self.is_optimizer(dotted(value)) else set()
             self.helpers |= {name for name, node in functions.items() if name != "forward" and self._is_helper(node)}
-        self.plain -= self.helpers
 
     def _is_helper(self, function):
         """Return whether a function runs a model, and leaves the backward pass and evaluation to its callers."""
@@ -165,12 +160,6 @@ class ScriptFacts:
                 owner = dotted(params[0].func.value)
                 if owner:
                     yield name, owner + ".parameters()"
-
-
-def _computes(node):
-    """Return whether a node calls a loss, or another function that autocast runs in float32."""
-    name = (last_name(node.func) or "").lower() if isinstance(node, ast.Call) else ""
-    return name in _FLOAT32 or any(word in name for word in _LOSSES)
 
 
 def _short_names(body):
