@@ -7,14 +7,14 @@ recorded is kept after Ctrl-C. This process does not import torch.
 import os
 import sys
 
-from ..abtest.judging.summary import summarize
 from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
 from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
 from ..errors import AmpError
 from . import report_options
+from .ab_find_keep_fp32 import print_search
 from .ab_live import follow
 from .ab_options import checked_command, new_parser
-from .ab_output import advice_without_cuda, how_to_resume, print_report, print_search
+from .ab_output import advice_without_cuda, how_to_resume, print_report
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
 from .run_progress import Progress
@@ -38,8 +38,7 @@ def ab(arguments):
     print(describe_plan(options, planned, missing), file=sys.stderr)
     if options.dry_run:
         return 0
-    interrupted = _run_and_print(parser, options, report, planned, missing)
-    rows = summarize(report)
+    rows, interrupted = _run_and_print(parser, options, report, planned, missing)
     if report_options.write_files(parser, options, [("", report)], [rows]):
         return NOT_JUDGED
     if interrupted is not None:
@@ -55,7 +54,7 @@ def ab(arguments):
 
 
 def _run_and_print(parser, options, report, planned, missing):
-    """Do the runs that are missing in the report, and print it; return the exit code if interrupted, otherwise None."""
+    """Do the runs that are missing in the report, and print it; return its rows, and the exit code if interrupted."""
     kept = len(planned) - len(missing)
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
@@ -66,13 +65,13 @@ def _run_and_print(parser, options, report, planned, missing):
         interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, ended)
     except AmpError as error:
         parser.error(str(error))
-    report_options.judge(options, report)
+    rows = report_options.judge(options, report)
     if live is not None:
         live.close()
-    print_report(options, report, ended)
+    print_report(options, report, ended, rows)
     if options.find_keep_fp32 and interrupted is None:
         interrupted = _interruptible(print_search, report, options, planned, progress)
-    return interrupted
+    return rows, interrupted
 
 
 def _plan(parser, folder, report, planned):

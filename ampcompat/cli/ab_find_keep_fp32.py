@@ -52,17 +52,15 @@ def _found_so_far(level, names, runs, kept):
     return told + sentence.format(level, keep_fp32_search.argument(kept), len(kept), len(names))
 
 
-def find_in_processes(report, options, planned, progress):
-    """Search with each candidate in a child process.
+def print_search(report, options, planned, progress):
+    """Search with each candidate in a child process, and print the layers that must stay float32.
 
     Args:
         options: those of ``ab``.
         planned: the ``PlannedRun`` of every run of the report.
     """
     level = options.find_keep_fp32
-    base = next(each for each in planned if each.level == level)
-
-    numbers = itertools.count(1)
+    base, numbers = next(each for each in planned if each.level == level), itertools.count(1)
 
     def run_candidate(names):
         candidate = dict(base.options, initialize={"keep_fp32": names}, layers=False, memory=False, diagnose=False)
@@ -70,4 +68,5 @@ def find_in_processes(report, options, planned, progress):
         child = SubprocessRun(replace(base, options=candidate), name=name, checkpoints=report.checkpoints())
         return run_one(child, f"{level} with {len(names)} layers in float32", progress).run
 
-    return find(report, level, run_candidate)
+    print()
+    print(find(report, level, run_candidate))

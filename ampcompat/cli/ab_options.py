@@ -9,10 +9,19 @@ import warnings
 import zipfile
 
 from ..abtest.report import renderer
-from . import device_option, report_options
+from . import report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
-from .run_command import BACKENDS, add_script, command_uses_amp, parse_dtypes, parse_level, script_command
+from .run_command import (
+    BACKENDS,
+    add_device,
+    add_script,
+    check_device,
+    command_uses_amp,
+    parse_dtypes,
+    parse_level,
+    script_command,
+)
 
 #: Options that exclude others: the option, the others, and why, by their names in the parsed options.
 EXCLUSIONS = (
@@ -57,7 +66,7 @@ def new_parser():
     add("--verbose", action="store_true", help="print the script's output")
     add("--backend", choices=BACKENDS, metavar="NAME", help="cast backend: auto, native or patched")
     add("--dtypes", type=parse_dtypes, metavar="LOW,HIGH", help="replace the dtypes, for example by float32,float64")
-    device_option.add_option(parser)
+    add_device(parser)
     add_script(parser)
     return parser
 
@@ -133,7 +142,7 @@ def checked_command(parser, options):
     parser.check_outputs(options, [row["script"] for row in options.rows.values() if "script" in row])
     if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
-    device_option.check_option(parser, options.device)
+    check_device(parser, options.device)
     options.since = time.time()
     return command
 

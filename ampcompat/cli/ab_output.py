@@ -10,16 +10,16 @@ from ..abtest.report_data import NOTHING_TO_RECORD, label_of
 from ..scripts.check.initialize_rules import conditional_calls_in
 from ..support import missing_cuda, terminal
 from ..support.terminal import show
-from .ab_find_keep_fp32 import find_in_processes
 
 
-def print_report(options, report, ended):
+def print_report(options, report, ended, rows):
     """Print the report.
 
     Args:
         options: those of ``ab``.
         report: the ``Report``.
         ended: ``{(level, repeat): Recorded}``, in the order in which the runs ended.
+        rows: what ``summarize(report)`` returned.
     """
     failed = {}  # output -> the levels that printed it, as the keys of a dict
     for (level, _), recorded in ended.items():
@@ -28,7 +28,7 @@ def print_report(options, report, ended):
     for text, levels in failed.items():
         print("--- the end of the script's output at {} ---\n{}\n".format(", ".join(levels), text))
     width = terminal.columns(least=80, most=100)
-    show(to_text(report, width, options.details))
+    show(to_text(report, width, options.details, rows))
     if any(run.error in NOTHING_TO_RECORD for run in report.runs.values()):
         print("\n" + _nothing_to_record(options, width))
     for line in _files(options, ended):
@@ -70,12 +70,6 @@ def _shared_files(ended):
         for path in recorded.run.checkpoints:
             saved.setdefault(path, []).append(label_of(level, repeat))
     return {path: labels[-1] for path, labels in saved.items() if len(labels) > 1 and os.path.exists(path)}
-
-
-def print_search(report, options, planned, progress):
-    """Search for the layers that must stay float32, and print them."""
-    print()
-    print(find_in_processes(report, options, planned, progress))
 
 
 def advice_without_cuda(options, report, arguments):

@@ -57,13 +57,8 @@ def _planned(options, command, level, repeat):
         level=level,
         command=[script] + rest if script else command,
         repeat=repeat,
-        seed=options.seed,
-        steps=options.steps,
         options=run_options,
-        launcher=options.launcher,
-        device=options.device,
-        timeout=options.timeout,
-        since=options.since,
+        **{name: getattr(options, name) for name in ("seed", "steps", "launcher", "device", "timeout", "since")},
     )
     return replace(common, **changes)
 

@@ -7,9 +7,8 @@ import shlex
 
 from ..abtest.row_names import UNCHANGED, script_name
 from ..support.child_environment import ChildEnvironment
-from . import device_option
 from .argument_parser import CommandParser
-from .run_command import add_training_options, parse_layers, parse_level
+from .run_command import add_training_options, check_device, parse_layers, parse_level
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -79,7 +78,7 @@ def parse_variant(text):
     told = {name: getattr(given, name) for name in ("diagnose", "store_param_remainders", "keep_fp32")}
     environment = ChildEnvironment(**told).to_env()
     changes = {"opt_level": given.opt_level, "environment": environment, "options": options}
-    device_option.check_option(parser, given.device)
+    check_device(parser, given.device)
     if given.device is not None:
         changes["device"] = given.device
     for setting in settings:

@@ -4,7 +4,6 @@ import os
 import textwrap
 from glob import escape, glob
 
-from ..abtest.judging.summary import summarize
 from ..abtest.report.text import to_text
 from ..abtest.report_data import Report
 from ..abtest.row_names import noun
@@ -35,9 +34,7 @@ def report(arguments):
     try:
         reports, missing = _read(options)  # all of them before anything is printed or written
         report_options.check(parser, options, [each for _, each in reports])
-        for _, each in reports:
-            report_options.judge(options, each)
-        summaries = [summarize(each) for _, each in reports]  # these take seconds for long runs
+        summaries = [report_options.judge(options, each) for _, each in reports]
         _print_differences(reports)
         _print(reports, summaries, options.details)
         if missing:

@@ -79,10 +79,10 @@ def check(parser, options, known=()):
 
 
 def judge(options, report):
-    """Judge a report by the rules of this version, with the target and the tolerance of the command line."""
+    """Judge a report by the rules of this version, with the command line's target and tolerance; return its rows."""
     given = {"target": options.target, "tolerance": options.tolerance}
     report.environment.update({name: value for name, value in given.items() if value is not None})
-    advise(report)
+    return advise(report)
 
 
 def write_files(parser, options, reports, summaries):
@@ -90,7 +90,7 @@ def write_files(parser, options, reports, summaries):
 
     Args:
         reports: ``[(name, Report), …]``; JSON, CSV and TensorBoard have the first one.
-        summaries: what ``summarize`` returned for each.
+        summaries: what ``judge`` returned for each.
     """
     drawn = build_charts.charts(reports) if options.html or options.png else []
     (_, first), code = reports[0], 0
@@ -121,7 +121,7 @@ def write_files(parser, options, reports, summaries):
 def exit_code(parser, options, report, rows):
     """Return ``FAILED_ON`` if a row has a result of ``--fail-on``, and print which; otherwise 0.
 
-    ``rows``: what ``summarize(report)`` returned.
+    ``rows``: what ``judge`` returned.
     """
     told = []
     for name in options.fail_on:

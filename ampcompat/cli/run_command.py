@@ -19,13 +19,15 @@ from ..scripts.reading import code_files
 from ..scripts.reading.imports import uses_amp
 from ..support import missing_cuda
 from ..support.child_environment import ChildEnvironment
-from . import device_option
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 BACKENDS = ("auto", "native", "patched")
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+
+#: The choices of ``run --device``.
+DEVICES = ("cpu", "mps", "xpu")
 
 
 def run(arguments):
@@ -39,7 +41,7 @@ def run(arguments):
     for name in ("op_stats_file", "stats_file"):  # the script may change the folder
         told[name] = told[name] and os.path.abspath(told[name])
     _check_statistics(parser, options)
-    device_option.check_option(parser, options.device)
+    check_device(parser, options.device)
     child = ChildEnvironment(
         device=options.device,
         forces_level=True if options.opt_level is not None else None,
@@ -100,7 +102,29 @@ def add_training_options(parser):
         const=1,
         help="at O5, store 16 bits per weight between steps instead of float32 master weights",
     )
-    device_option.add_option(parser)
+    add_device(parser)
+
+
+def add_device(parser):
+    """Add ``--device`` to a command's parser."""
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        metavar="DEVICE",
+        help="cpu, mps or xpu: run a script written for CUDA on this device",
+    )
+
+
+def check_device(parser, device):
+    """Exit with one line if CUDA cannot be redirected to ``device``; None is not a device."""
+    if device is not None and sys.flags.no_site:
+        parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
+    if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second
+        from ..support.torch_compat import features
+
+        if device not in features.available_devices():
+            available = ", ".join(features.available_devices())
+            parser.error(f"--device {device}: not available to this torch, only {available}.")
 
 
 def add_observing_options(parser):

@@ -9,9 +9,8 @@ from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import NOTHING_TO_RECORD
 from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
 from ..errors import AmpError
-from . import device_option
 from .argument_parser import whole_number
-from .run_command import add_script, script_command
+from .run_command import add_device, add_script, check_device, script_command
 
 FAILED = 1
 
@@ -27,7 +26,7 @@ def add_options(parser, least_steps):
     seed = "seed of Python, NumPy and torch; default: 0"
     add("--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="S", help=seed)
     add("--verbose", action="store_true", help="print the script's output")
-    device_option.add_option(parser)
+    add_device(parser)
     add_script(parser)
 
 
@@ -38,7 +37,7 @@ def checked_command(parser, options, told):
         told: what is done with the script, for the message: "audited".
     """
     command = script_command(parser, options, told)
-    device_option.check_option(parser, options.device)
+    check_device(parser, options.device)
     return command
 
 

@@ -7,7 +7,7 @@ import torch
 from helpers import forked
 from helpers.processes import ROOT, RUN, environment, python
 
-from ampcompat.cli import device_option
+from ampcompat.cli import run_command
 from ampcompat.cli.argument_parser import CommandParser
 from ampcompat.support.child_environment import STARTUP, ChildEnvironment
 from ampcompat.support.torch_compat import features
@@ -133,7 +133,7 @@ def test_a_device_that_is_not_available_is_an_error_in_one_line(name, capsys):
     if name in features.available_devices():
         pytest.skip("this machine has that device")
     with pytest.raises(SystemExit):
-        device_option.check_option(CommandParser(prog="ampcompat run"), name)
+        run_command.check_device(CommandParser(prog="ampcompat run"), name)
     message = f"ampcompat run: error: --device {name}: not available to this torch, only cpu"
     assert capsys.readouterr().err.startswith(message) and "AMPCOMPAT_DEVICE" not in os.environ
 

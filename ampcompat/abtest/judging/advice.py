@@ -34,7 +34,7 @@ ONCE = "The speed of {} comes from a single round, so it has no interval."
 
 def advise(report):
     """Write every row's ``verdict``, ``speed`` and ``equivalence`` and the report's ``advice``: the verdict in one
-    sentence, and remarks, one line each.
+    sentence, and remarks, one line each. Return what ``summarize`` returns.
     """
     rows = summarize(report)
     equivalences, known = equivalence.find(report, rows), find_speeds(report)
@@ -46,6 +46,7 @@ def advise(report):
     lines = _of_scripts(report, rows) if are_scripts(report) else _advice(report, rows)[1]
     lines += [each for each in (unchanged.tell(report),) if each]
     report.advice = "\n".join(lines + _warnings(report, rows) + _remarks(report, rows))
+    return rows
 
 
 def best_level(rows):
