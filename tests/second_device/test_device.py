@@ -6,6 +6,7 @@ from xla import DEVICES, end_step, parameters
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.errors import AmpError
 from ampcompat.support import random_state
 from ampcompat.support.torch_compat import features
 
@@ -53,3 +54,14 @@ def test_random_numbers_of_xla_are_drawn_again():
     with random_state.restored():
         second = dropout(x).tolist()
     assert dropout(x).tolist() == second != first
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
+def test_a_model_that_is_moved_to_xla_after_initialize_is_an_error_before_the_first_step(level):
+    model = torch.nn.Linear(4, 2)  # whose params ``to`` replaces: without amp its optimizer trains nothing, either
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, loss_scale=8.0, verbosity=0)
+    loss = model.to("xla")(torch.ones(3, 4, device="xla")).float().mean()
+    with pytest.raises(AmpError, match="SGD would train nothing"):
+        amp.scale_loss(loss, optimizer)
+    ampcompat.reset()
