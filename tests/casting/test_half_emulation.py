@@ -7,8 +7,11 @@ import torch
 import torch.nn.functional as F
 from helpers.precision import HIGH, LOW, PAIR
 from hypothesis import given, settings, strategies
+from opened import PAIRS, each_setting, opened
 from torch.nn.modules import rnn
 
+import ampcompat
+from ampcompat import amp
 from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.errors import AmpError, AmpValueError
 from ampcompat.support.torch_compat import features
@@ -199,3 +202,28 @@ def test_ranks_that_differ_are_told_apart_in_one_sentence():
     sentence = emulated_half_arithmetic.difference(torch.bfloat16, [1, 0, 1])
     assert "bfloat16" in sentence and "emulated" in sentence and "AMPCOMPAT_HALF_MATH=on, or off" in sentence
     assert "on rank 0, 2," in sentence and "kernels on rank 1." in sentence
+
+
+@each_setting
+def test_half_tensors_are_padded_and_unpooled_also_by_torch_without_half_kernels(setting):
+    low = PAIRS[setting[1]].low
+    x = torch.tensor([[[1.0, 2.0, 3.0]]]).to(low)
+    with opened(setting):
+        reflected = F.pad(x, (1, 1), mode="reflect")
+        constant = F.pad(x, (1, 1), value=-65504.0)
+        unpooled = F.max_unpool1d(x, torch.tensor([[[1, 2, 5]]]), 2)
+    assert {each.dtype for each in (reflected, constant, unpooled)} == {low}
+    assert reflected.tolist() == [[[2.0, 1.0, 2.0, 3.0, 2.0]]]
+    assert constant[0, 0, 1:4].tolist() == [1.0, 2.0, 3.0]
+    assert unpooled.tolist() == [[[0.0, 1.0, 2.0, 0.0, 0.0, 3.0]]]
+
+
+@each_setting
+def test_a_pad_with_a_number_outside_of_half_writes_the_lowest_finite_one(setting):
+    backend, pair = setting[0], PAIRS[setting[1]]
+    with ampcompat.session(backend=backend, dtypes=pair, verbosity=0):
+        amp.initialize(torch.nn.Linear(2, 2), opt_level="O1")
+        padded = F.pad(torch.ones(1, 3, dtype=pair.low), (1, 1), value=-1e38)
+    assert padded[0, 0] == (
+        torch.finfo(pair.low).min if pair.low is torch.float16 else torch.tensor(-1e38).to(pair.low)
+    )

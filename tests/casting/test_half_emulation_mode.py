@@ -204,6 +204,17 @@ def test_a_function_that_has_no_half_kernel_on_a_cpu_is_computed_wide(prepared, 
     assert all(param.grad is not None for param in amp.master_params(optimizer))
 
 
+@each_level
+@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"])
+def test_losses_and_their_gradients_are_computed_also_by_torch_without_half_kernels(prepared, name, level):
+    loss = getattr(torch.nn.functional, name, torch.nn.functional.mse_loss)  # huber_loss is of torch 1.9
+    model, optimizer = prepared(After(lambda x: loss(x, torch.zeros_like(x))), level)
+    loops.backward(model(torch.randn(16, 8)) / 1024, optimizer)  # the loss scale is 2 ** 16
+    assert model.result.dtype is LOW
+    assert abs(model.result.item() - loss(model.hidden.detach().to(HIGH), torch.zeros(16, 8)).item()) < 2e-3
+    assert all(param.grad.abs().sum() > 0 for param in amp.master_params(optimizer))
+
+
 def test_it_is_computed_wide_also_when_casts_of_o1_have_come_and_gone():
     with ampcompat.session(dtypes=PAIR, verbosity=0):
         amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", verbosity=0)

@@ -84,6 +84,11 @@ def is_for(args):
     return first is not None and first.device.type == "cpu"
 
 
+def repeats_elements(args, kwargs):
+    """Return whether ``pad`` repeats elements: its gradient is a sum, and old torch has no half kernels for it."""
+    return kwargs.get("mode", args[2] if len(args) > 2 else "constant") in ("replicate", "reflect")
+
+
 def is_plain(kind):
     """Return whether a class is that of plain tensors or params; those of fake tensors stand in for them."""
     return kind in _PLAIN or fake_tensors.is_fake_type(kind)

@@ -9,9 +9,9 @@ import torch
 
 from ...opt_levels import DtypePair
 from ...support.containers import METHODS, floating_tensors
-from ...support.torch_compat import features, thread_context
+from ...support.torch_compat import cpu, features, thread_context
 from ..op_table import expansion
-from ..op_table.function_dtypes import EMULATED, GRADIENT_EMULATED
+from ..op_table.function_dtypes import EMULATED, GRADIENT_EMULATED, LOSSES_WITHOUT_OLD_KERNELS
 from . import emulated_half_arithmetic, patch_targets, refused_calls, torch_compile
 
 #: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
@@ -102,7 +102,7 @@ class HalfMode(thread_context.FunctionMode):
     def __init__(self, dtypes):
         super().__init__()
         self.low, self.high = dtypes
-        self._emulated = _emulated_functions()
+        self._emulated = _emulated_functions(self.low)
         self._widened = refused_calls.without_half_kernels(dtypes)  # a model may have stored torch's own functions
 
     def __exit__(self, *exc_info):
@@ -176,25 +176,24 @@ def _is_array(index):
     return isinstance(index, (list, range)) or getattr(index, "ndim", 0) > 0
 
 
-def _repeats(args, kwargs):
-    """Return whether ``pad`` repeats elements, and is recorded for a gradient."""
-    how = kwargs.get("mode", args[2] if len(args) > 2 else "constant")
-    return how in ("replicate", "reflect") and _is_recorded(args, kwargs)
-
-
 def _is_uncoalesced(args, kwargs):
     return args[0].layout is torch.sparse_coo and not args[0].is_coalesced()
 
 
 #: Conditions on which a function that is named in ``function_dtypes`` sums.
-_CONDITIONS = {"__getitem__": _copies, "pad": _repeats, "coalesce": _is_uncoalesced, "to_dense": _is_uncoalesced}
+_CONDITIONS = {
+    "__getitem__": _copies,
+    "pad": emulated_half_arithmetic.repeats_elements,
+    "coalesce": _is_uncoalesced,
+    "to_dense": _is_uncoalesced,
+}
 
 
-def _emulated_functions():
+def _emulated_functions(low):
     """Return {function: condition on (args, kwargs)}: torch's own functions, not the wrappers of O1 or O4."""
     rules = (expansion.HALF, expansion.FLOAT32_INSIDE)
     rows = [row for row in expansion.rows() if row.rule in rules]
-    places = [(owner, row.name, _always) for owner, row in patch_targets.place(rows)]
+    places = [(owner, row.name, _CONDITIONS.get(row.name, _always)) for owner, row in patch_targets.place(rows)]
     for names, condition in ((EMULATED, _always), (GRADIENT_EMULATED, _is_recorded)):
         for name in names.split():
             for owner in (torch, torch.nn.functional, torch.Tensor):
@@ -206,6 +205,8 @@ def _emulated_functions():
         found.setdefault(torch_compile.original(getattr(owner, name, None)), condition)
     for function in _WALKED_TYPES.union([None]):
         found.pop(function, None)
+    losses = [torch_compile.original(getattr(torch.nn.functional, each)) for each in LOSSES_WITHOUT_OLD_KERNELS.split()]
+    found.update((each, _always) for each in losses if not cpu.computes_loss(each, low))
     return found
 
 

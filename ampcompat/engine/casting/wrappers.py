@@ -268,10 +268,13 @@ def no_nested_casts(function, caster):
 def float32_inside(function, caster):
     """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
     is_exempt, low = caster.is_exempt, caster.low
+    repeats = emulated_half_arithmetic.repeats_elements if function.__name__ == "pad" else None
 
     @functools.wraps(function)
     def in_own_dtype(*args, **kwargs):
         if is_exempt(args, kwargs) or not emulated_half_arithmetic.is_for(args) or args[0].dtype is not low:
+            return function(*args, **kwargs)
+        if repeats is not None and not repeats(args, kwargs):
             return function(*args, **kwargs)
         args, kwargs = map_arguments(caster.to_high, args, kwargs)
         return emulated_half_arithmetic.round_results(function(*args, **kwargs), low)

@@ -124,9 +124,14 @@ WRITTEN = (
     (
         FUNCTIONAL,
         PASSTHROUGH,
-        "adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d fractional_max_pool2d "
-        "fractional_max_pool3d adaptive_max_pool3d pad",
+        "adaptive_avg_pool3d fractional_max_pool2d fractional_max_pool3d",
         "CPU autocast casts it or a part of it to float32; Apex and CUDA autocast leave it alone",
+    ),
+    (
+        FUNCTIONAL,
+        FLOAT32_INSIDE,
+        "max_unpool1d max_unpool2d max_unpool3d adaptive_max_pool3d pad",
+        "CPU autocast casts it or a part of it to float32; old torch has no half kernels on the CPU",
     ),
     (
         FUNCTIONAL,
@@ -162,10 +167,13 @@ EMULATED = (
     "to_dense _sparse_sum "
     "local_response_norm multi_margin_loss multilabel_margin_loss ctc_loss"
 )
+#: Losses that are computed so where torch has no half kernels for them on a CPU: mse_loss before 2.9, smooth_l1_loss
+#: before 2.12. Elsewhere they are left alone, since their elements may leave the range of half, as on a GPU.
+LOSSES_WITHOUT_OLD_KERNELS = "mse_loss smooth_l1_loss"
 #: Functions of which it adds up the gradient in half, at least in one of the half dtypes.
 GRADIENT_EMULATED = (
     "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample "
-    "grid_sampler pad unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
+    "grid_sampler unfold max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices "
     "max_pool3d_with_indices avg_pool1d avg_pool2d lp_pool1d lp_pool2d lp_pool3d adaptive_avg_pool1d "
     "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d "
     "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices"

@@ -73,3 +73,15 @@ def trains_in(dtype):
 def differentiates(dtype):
     """Return whether torch computes gradients of a floating-point dtype; torch 1.3 does not for bfloat16."""
     return torch.ones(1, requires_grad=True, device="cpu").to(dtype).requires_grad
+
+
+@tried_once
+def computes_loss(function, dtype):
+    """Return whether a loss of two tensors of a floating-point dtype has kernels on a CPU, and its gradient too."""
+    values = torch.ones(2, dtype=dtype, device="cpu", requires_grad=True)
+    try:
+        loss = function(values, values.detach())
+        loss.grad_fn(torch.ones_like(loss))  # not ``backward``, which the casts wrap
+    except RuntimeError:
+        return False
+    return True
