@@ -193,6 +193,21 @@ def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of
             optimizers[index].zero_grad()
 
 
+@each_setting_and_stored
+@pytest.mark.parametrize("delay_unscale", [False, True])
+def test_only_scaled_gradients_of_a_pass_for_another_optimizer_of_the_param_are_told(setting, delay_unscale, capsys):
+    with session_of(setting, verbosity=1):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
+        initialize(setting, model, optimizers, loss_scale=8.0)
+        with amp.scale_loss(
+            model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[0], delay_unscale=delay_unscale
+        ) as loss:
+            loss.backward()
+        optimizers[1].step()
+        assert ("uses gradients that are scaled" in capsys.readouterr().out) == delay_unscale
+
+
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
 def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting):
     step = torch.finfo(setting.low).eps / 8  # lost where a weight of 1 is rounded

@@ -222,16 +222,23 @@ class HeldGradients:
         held = [gradient for gradient in gradients if gradient is not None]
         return params, gradients, held, list(map(_VERSION, held))
 
-    def end_pass_of_others(self, before, scale):
-        """End a scaled pass whose ``scale_loss`` did not get this optimizer."""
+    def end_pass_of_others(self, before, scale, unscaled):
+        """End a scaled pass whose ``scale_loss`` did not get this optimizer.
+
+        Args:
+            unscaled: records whose gradients the pass unscales; this optimizer may have the same params.
+        """
         params, earlier, held, versions = before
         now = list(map(stored_gradient, params))
         if (all(map(operator.is_, now, earlier)) and list(map(_VERSION, held)) == versions) or self.are_delayed():
             return
         unchanged = {id(gradient) for gradient, version in zip(held, versions) if gradient._version == version}
+        theirs = {id(param) for record in unscaled for param in record.leaf_params()}
         changed = [
-            None if gradient is None or (gradient is other and id(gradient) in unchanged) else mark_of(gradient)
-            for gradient, other in zip(now, earlier)
+            None
+            if gradient is None or id(param) in theirs or (gradient is other and id(gradient) in unchanged)
+            else mark_of(gradient)
+            for param, gradient, other in zip(params, now, earlier)
         ]
         if any([mark is not None for mark in changed]):
             self.state = ScaledByOther(scale, changed)

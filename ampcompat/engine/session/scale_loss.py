@@ -179,10 +179,11 @@ class BackwardPass:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
         if self._untrained:
             self._end_untrained()
-        for record, before in self._others:
-            record.gradients.end_pass_of_others(before, self.scale)
-        self._others = ()
         is_unreduced = self._session.sharded_models.keep_gradients(records)
+        for record, before in self._others:
+            stays = self.delay_unscale or is_unreduced
+            record.gradients.end_pass_of_others(before, self.scale, () if stays else records)
+        self._others = ()
         if kind is not None:
             self._unscale_unchecked(records)
             return
