@@ -9,6 +9,7 @@ What a script has written to a weight or a gradient is known by its version coun
 """
 
 import functools
+import inspect
 import os
 import threading
 import weakref
@@ -18,40 +19,7 @@ from threading import get_ident
 import torch
 
 from . import swapped_tensors
-from .patching import PatchStack
 from .torch_compat import features
-
-
-def watch_data(kind, read, assigning, assigned, patches):
-    """Watch the property ``data`` of a class.
-
-    Args:
-        kind: ``torch.Tensor`` or a subclass.
-        read: called as ``read(tensor, data)`` when ``tensor.data`` was read.
-        assigning: called as ``assigning(tensor)`` before it is set.
-        assigned: called as ``assigned(tensor, value)`` after it was set.
-        patches: the ``PatchStack`` that undoes it.
-    """
-    own = vars(kind).get("data")
-
-    def original():  # looked up at each call: another library may set it on the base class, and remove it again
-        return own or super(kind, kind).data
-
-    def get_data(self):
-        alias = original().__get__(self, type(self))
-        read(self, alias)
-        return alias
-
-    def set_data(self, value):
-        assigning(self)
-        original().__set__(self, value)
-        assigned(self, value)
-
-    def delete_data(self):
-        original().__delete__(self)
-
-    patches.set(kind, "data", property(get_data, set_data, delete_data, original().__doc__))
-
 
 #: Methods that end in "_" and do not write values.
 _WITHOUT_WRITES = frozenset("requires_grad_ rename_ detach_ share_memory_".split())
@@ -85,11 +53,6 @@ def _telling(name, may_be_written):
 
 _Tensor = torch.Tensor
 _PLAIN = (_Tensor, torch.nn.Parameter)
-
-_open = []  # every open ``WrittenMemory``
-_aliases = {}  # ``memory_of`` a tensor -> weak references to aliases of it, created while one was open
-_freed = deque()  # memory an alias of which was freed. A weakref callback may run at any time, so it takes no lock.
-_patches = PatchStack()  # what is replaced while one is open
 
 
 def _make_lock():
@@ -133,28 +96,43 @@ class WrittenMemory:
         self._watched = {}  # id -> (weak reference to the tensor, its memory when it was watched)
         self._ids = {}  # memory -> ids of watched tensors
         self._noted = set()  # ids of watched tensors that may have been written
+        self._aliases = {}  # ``memory_of`` a tensor -> weak references to aliases of it, created while this was open
+        self._freed = deque()  # memory of aliases that were freed; weakref callbacks may run at any time: no lock
+        self._is_open = False
         self._paused_threads = threads = set()
         self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
         swapped_tensors.holders.add(self)
 
     def open(self, patches):
         """Note aliases from now on; undone by ``patches``. Opening it twice has no further effect."""
-        with _lock:
-            if self not in _open:
-                patches.defer(self._close)
-                if not _open:
-                    watch_data(_Tensor, _alias_made, _assigning_data, _data_assigned, _patches)
-                    _patches.set(_Tensor, "numpy", _noting_numpy(_Tensor.numpy))
-                    swapped_tensors.allow(_patches)
-                _open.append(self)
+        if not self._is_open:
+            patches.defer(self._close)
+            self._is_open = True
+            data, numpy = inspect.getattr_static(_Tensor, "data"), _Tensor.numpy
+
+            def get_data(tensor):
+                alias = data.__get__(tensor, type(tensor))
+                self._alias_made(tensor, alias)
+                return alias
+
+            def set_data(tensor, value):
+                self._assigning(tensor)
+                data.__set__(tensor, value)
+                self._assigned(tensor, value)
+
+            @functools.wraps(numpy)
+            def numpy_and_note(tensor, *args, **kwargs):
+                array = numpy(tensor, *args, **kwargs)
+                self._alias_made(tensor, array)
+                return array
+
+            patches.set(_Tensor, "data", property(get_data, set_data, data.__delete__, data.__doc__))
+            patches.set(_Tensor, "numpy", numpy_and_note)
+            swapped_tensors.allow(patches)
 
     def _close(self):
-        with _lock:
-            if self in _open:
-                _open.remove(self)
-            if not _open:
-                _patches.undo()
-                _aliases.clear()
+        self._is_open = False
+        self._aliases.clear()
 
     def watch(self, tensors, are_written=False):
         """Watch these tensors at their current memory. One that already has an alias counts as written."""
@@ -162,7 +140,7 @@ class WrittenMemory:
             memory = memory_of(tensor)
             with _lock:
                 self._watch_at(tensor, memory)
-                if get_ident() not in self._paused_threads and (are_written or _has_aliases(memory)):
+                if get_ident() not in self._paused_threads and (are_written or self._has_aliases(memory)):
                     self._noted.add(id(tensor))
 
     def leave_memory(self, tensors):
@@ -200,9 +178,9 @@ class WrittenMemory:
     def release(self, tensor):
         """Stop watching a tensor that is being swapped; return a function that watches it again."""
         with _lock:
-            for references in _aliases.values():  # it no longer shares its memory
+            for references in self._aliases.values():  # it no longer shares its memory
                 references[:] = [reference for reference in references if reference() is not tensor]
-            _freed.extend(_aliases)
+            self._freed.extend(self._aliases)
             if not self._is_watched(tensor):
                 return None
             self._forget(id(tensor))
@@ -216,17 +194,38 @@ class WrittenMemory:
                 self._noted.update(keys)
             self._call(keys)
 
-    def note_assigning(self, tensor):
-        """Note that the data of a tensor is about to be assigned."""
+    def _alias_made(self, tensor, alias):
+        memory = memory_of(tensor)
+        self._add_aliases(memory, [alias])
+        self.note(tensor, memory)
+
+    def _assigning(self, tensor):
         if self.may_be_written is not None and get_ident() not in self._paused_threads:
             self._call(self._keys_of(tensor, memory_of(tensor)))
 
-    def note_assigned(self, tensor, memory):
-        """As ``note``, for a tensor whose data was assigned: it has this memory now."""
+    def _assigned(self, tensor, value):
+        memory = memory_of(tensor)
+        self._add_aliases(memory, [each for each in (value, value._base) if each is not None and each is not tensor])
         with _lock:
             if self._is_watched(tensor):
                 self._watch_at(tensor, memory)
         self.note(tensor, memory)
+
+    def _add_aliases(self, memory, aliases):
+        if memory and aliases:  # 0: an empty tensor, or one on "meta"
+            with _lock:
+                self._has_aliases(memory)  # drop what was freed
+                references = [weakref.ref(alias, lambda reference: self._freed.append(memory)) for alias in aliases]
+                self._aliases.setdefault(memory, []).extend(references)
+
+    def _has_aliases(self, memory):
+        """Return whether this memory has living aliases, also such that were made before its tensor was watched."""
+        while self._freed:
+            freed = self._freed.popleft()
+            alive = [reference for reference in self._aliases.pop(freed, ()) if reference() is not None]
+            if alive:
+                self._aliases[freed] = alive
+        return memory in self._aliases
 
     def _keys_of(self, tensor, memory):
         return set(self._ids.get(memory, ())).union([id(tensor)] if self._is_watched(tensor) else ())
@@ -245,7 +244,7 @@ class WrittenMemory:
         """Consider these tensors unwritten from now on, except those with an alias that still exists."""
         for tensor in [tensor for tensor in tensors if tensor in self] if self._noted else ():
             with _lock:  # both: ``share_memory_`` moves memory
-                if not (_has_aliases(self._watched[id(tensor)][1]) or _has_aliases(memory_of(tensor))):
+                if not (self._has_aliases(self._watched[id(tensor)][1]) or self._has_aliases(memory_of(tensor))):
                     self._noted.discard(id(tensor))
 
     def paused(self):
@@ -268,53 +267,6 @@ class _Switched:
 
     def __exit__(self, *exc_info):
         self._leave(get_ident())
-
-
-def _has_aliases(memory):
-    """Return whether this memory has living aliases, also such that were made before its tensor was watched."""
-    while _freed:
-        freed = _freed.popleft()
-        alive = [reference for reference in _aliases.pop(freed, ()) if reference() is not None]
-        if alive:
-            _aliases[freed] = alive
-    return memory in _aliases
-
-
-def _add_aliases(memory, aliases):
-    if memory and aliases:  # 0: an empty tensor, or one on "meta"
-        with _lock:
-            _has_aliases(memory)  # drop what was freed
-            references = [weakref.ref(alias, lambda reference: _freed.append(memory)) for alias in aliases]
-            _aliases.setdefault(memory, []).extend(references)
-
-
-def _alias_made(tensor, alias):
-    memory = memory_of(tensor)
-    _add_aliases(memory, [alias])
-    for written in list(_open):
-        written.note(tensor, memory)
-
-
-def _assigning_data(tensor):
-    for written in list(_open):
-        written.note_assigning(tensor)
-
-
-def _data_assigned(tensor, value):
-    memory = memory_of(tensor)
-    _add_aliases(memory, [each for each in (value, value._base) if each is not None and each is not tensor])
-    for written in list(_open):
-        written.note_assigned(tensor, memory)
-
-
-def _noting_numpy(numpy):
-    @functools.wraps(numpy)
-    def numpy_and_note(self, *args, **kwargs):
-        array = numpy(self, *args, **kwargs)
-        _alias_made(self, array)
-        return array
-
-    return numpy_and_note
 
 
 _made = weakref.WeakSet()  # functions that ``_counting`` has returned
