@@ -15,7 +15,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import stored_chunk
+from ampcompat.engine.optimizers import remainder_chunk
 
 OPTIMIZERS = {
     "SGD, momentum": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
@@ -115,7 +115,7 @@ def times(layers, width, device, rounds):
 def main():
     stated = bench.options(__doc__, steps=1000, layers=8, width=1024, rounds=11, device="cpu")
     print("torch {}, {}, CPU: {}".format(torch.__version__, stated.device, " ".join(bench.cpu_flags())))
-    stored_chunk.FEWEST = 2048  # several chunks in a small network
+    remainder_chunk.FEWEST = 2048  # several chunks in a small network
     bitwise(stated.steps, stated.device)
     times(stated.layers, stated.width, stated.device, stated.rounds)
 

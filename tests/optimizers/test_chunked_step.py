@@ -7,7 +7,7 @@ from helpers import fused_optimizers, half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import chunked_step, stored_chunk, stored_master
+from ampcompat.engine.optimizers import chunked_step, remainder_chunk, stored_master
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
@@ -18,7 +18,7 @@ if half_kernels.stand_in() or not features.is_version_within(oldest=stored_maste
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(stored_chunk, "FEWEST", 12)
+    monkeypatch.setattr(remainder_chunk, "FEWEST", 12)
 
 
 def make_model():

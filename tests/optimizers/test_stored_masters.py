@@ -10,7 +10,7 @@ from helpers import half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import stored_chunk, stored_master
+from ampcompat.engine.optimizers import remainder_chunk, stored_master
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.engine.optimizers.stored_master import StoredMaster
 from ampcompat.errors import AmpError
@@ -23,7 +23,7 @@ if half_kernels.stand_in() or not features.is_version_within(oldest=stored_maste
 @pytest.fixture(autouse=True)
 def several_chunks(monkeypatch):
     """Let the small networks of these tests have more than one chunk."""
-    monkeypatch.setattr(stored_chunk, "FEWEST", 40)
+    monkeypatch.setattr(remainder_chunk, "FEWEST", 40)
 
 
 def make_model():

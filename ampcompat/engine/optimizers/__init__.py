@@ -9,7 +9,7 @@
     did half params and masters agree, since which      ``half_and_master_chunks``            ``optimizer_masters``
     version
     may memory have been written, versions unmoved      ``unversioned_writes.WrittenMemory``  the chunks
-    do masters have values, or only remainders          ``stored_chunk.RemainderChunk``       the chunks, a step
+    do masters have values, or only remainders          ``remainder_chunk.RemainderChunk``       the chunks, a step
 
 ``optimizer_record`` puts them together; ``replaced_methods`` and ``step_or_skip`` are what a script calls.
 """

@@ -1,7 +1,7 @@
 """``OptimizerMasters``: the float32 masters of one optimizer.
 
 It makes them, puts them into ``param_groups``, gives them gradients, and rounds them into the half params, in the
-chunks of ``half_and_master_chunks`` and ``stored_chunk``.
+chunks of ``half_and_master_chunks`` and ``remainder_chunk``.
 """
 
 import operator
@@ -16,7 +16,7 @@ from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
 from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast, take_values
-from .stored_chunk import RemainderChunk, remainder_chunks_of
+from .remainder_chunk import RemainderChunk, remainder_chunks_of
 from .stored_master import restore
 
 

@@ -1,7 +1,7 @@
 """Masters that are stored between steps: a bfloat16 weight and 16 bits (``remainder_bits``) hold the float32 value.
 
 A stored master is the same tensor object in ``param_groups`` and the same key of the optimizer's ``state``, without
-memory. In a step the masters of one chunk (``stored_chunk``) after another have their values. Whatever else reads
+memory. In a step the masters of one chunk (``remainder_chunk``) after another have their values. Whatever else reads
 or writes a stored master gets its value too: it makes the chunk restore all of its masters, until the next step has
 ended. Reading ``.grad`` restores no values.
 """
