@@ -40,11 +40,12 @@ class HeldGradients:
         scales: a ``ScaleReference`` or a ``StaticScale`` per loss.
         half: the dtype in which the model's ``.grad`` is.
         stored: the dtype in which the optimizer's params are.
+        stay_half: a block with a scale of 1 leaves gradients in half, as with ``store_param_remainders``.
     """
 
-    def __init__(self, weights, owned, scales, half, stored):
+    def __init__(self, weights, owned, scales, half, stored, stay_half=False):
         self.weights, self.owned, self.scales = dict(weights), owned, scales
-        self.half, self.stored = half, stored
+        self.half, self.stored, self.stay_half = half, stored, stay_half
         self.grads = {name: None for name in weights}
         self.forget()
 
@@ -53,7 +54,7 @@ class HeldGradients:
         self.grads = {name: None for name in self.grads}
         self.not_finite, self.foreign, self.skipped = set(), set(), set()
         self.delayed = []
-        self.left_in_half = set()  # names of params whose gradients a delayed pass with a scale of 1 has left in half
+        self.left_in_half = set()  # names of params whose gradients a pass with a scale of 1 has left in half
         self.unchecked = None  # (loss, optimizers) of a pass with ``delay_overflow_check`` that did overflow
         self.stepped = set()  # optimizers that stepped and did not clear their gradients yet
         self.changed_masters = set()  # optimizers whose masters' gradients the script has changed
@@ -114,6 +115,8 @@ class HeldGradients:
         ended = [each for each in self.delayed if each.optimizers & set(optimizers)]
         self._check(loss, set(optimizers), ended, overflows or self.unchecked is not None)
         self.unchecked = None
+        if self.stay_half and self.scales[loss].scale == 1.0:
+            self.left_in_half.update(touched)
         self._leave_foreign(loss, optimizers, touched)
 
     def leave_unchecked(self, loss, optimizers, touched, overflows):

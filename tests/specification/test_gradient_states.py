@@ -65,7 +65,7 @@ class Script(SessionMachine):
         stored = setting.low if setting.level == "O3" else setting.high
         half = setting.low if setting.casts_weights else setting.high
         weights = {name: torch.tensor(values, dtype=torch.float64) for name, values in WEIGHTS.items()}
-        self.expected = HeldGradients(weights, owned, scales, half, stored)
+        self.expected = HeldGradients(weights, owned, scales, half, stored, stay_half=setting.stored)
         self.fine = {}  # optimizer -> whether the delayed gradients that it holds are fine ones
 
     # -- passes --------------------------------------------------------------------------------------------------------
@@ -203,7 +203,8 @@ class Script(SessionMachine):
             return
         if touched & self.expected.changed_masters or not all(map(self.expected.is_exact, gradients)):
             return
-        if any(self.fine[each] for name in self.expected.left_in_half & names for each in self.expected.owners(name)):
+        owners = [each for name in self.expected.left_in_half & names for each in self.expected.owners(name)]
+        if any(map(self.fine.get, owners)):
             return
         self.loss(gradients).backward()
         self.expected.add(gradients)
