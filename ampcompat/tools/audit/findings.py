@@ -79,7 +79,7 @@ def of_optimizer(watched, params, names):
     if dtype is not None:
         text = (
             f"The float32 weights that {type(watched.optimizer).__name__} trains, such as "
-            f"{names.get(watched.rounded.params[0], '?')}, were rounded to {dtype_name(dtype)} between steps."
+            f"{names.get(watched.rounded.param, '?')}, were rounded to {dtype_name(dtype)} between steps."
         )
         yield AuditFinding("rounded_weights", True, text, _CAST_A_COPY)
 

@@ -10,13 +10,10 @@ import weakref
 import torch
 
 from ...support.torch_compat.features import version_of
-from .weight_updates import HALF, local
+from .weight_updates import HALF, local, sampled
 
 #: A copy's distance from its weight, as a share of the weight's norm, is at most this.
 _CLOSE = 0.1
-
-#: About how many elements of a tensor are compared to find the weight that it is a copy of.
-_SAMPLE = 64
 
 
 class WeightAverages:
@@ -40,8 +37,8 @@ class WeightAverages:
                 continue
             key = tensor.shape, tensor.device
             if key not in samples and key in alike:
-                samples[key] = torch.stack(list(map(_sample, alike[key])))
-            weight = _nearest(_sample(tensor), samples[key]) if key in samples else None
+                samples[key] = torch.stack([sampled(each).float() for each in alike[key]])
+            weight = _nearest(sampled(tensor).float(), samples[key]) if key in samples else None
             if weight is not None:
                 weight = alike[key][weight]
                 self._copies[id(tensor)] = HalfCopy(tensor, weight, names.get(weight, "?"))
@@ -102,10 +99,3 @@ def _nearest(sample, samples):
     close = (samples - sample).norm(dim=1) < _CLOSE * samples.norm(dim=1)
     found = close.nonzero().reshape(-1).tolist()
     return found[0] if len(found) == 1 else None
-
-
-def _sample(tensor):
-    """Return evenly spaced elements in float32; none of a gathered weight whose memory was freed."""
-    values = local(tensor)
-    values = values.reshape(-1) if values.untyped_storage().nbytes() else values.new_empty(0)
-    return values[:: max(1, values.numel() // _SAMPLE)].float()

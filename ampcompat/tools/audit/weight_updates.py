@@ -31,8 +31,8 @@ WINDOW, PERIOD = 5, 25
 _SURELY_LOST = 0.25
 
 
-#: The number of params whose values are looked at between steps, and of elements of each.
-_LOOKED_AT = 8
+#: About how many elements of a tensor ``sampled`` returns.
+_SAMPLE = 64
 
 
 class WeightUpdates:
@@ -172,35 +172,42 @@ class RoundedWeights:
     """Whether float32 weights are rounded to half between steps, as by ``model.half()`` and ``float()``.
 
     Args:
-        params: the params of an optimizer; a few elements of its largest ones are looked at.
+        params: the params of an optimizer; a few elements of the largest one are looked at.
+
+    Attributes:
+        param: that one, or None without float32 params.
     """
 
     def __init__(self, params):
         full = [param for param in params if param.dtype is torch.float32 and param.requires_grad]
-        self.params = sorted(full, key=lambda param: -param.numel())[:_LOOKED_AT]
+        self.param = max(full, key=torch.numel, default=None)
         self._after = None  # the values after the last step
-        self._found = {}  # dtype -> whether they were rounded to it, on the device
+        self._pairs = []  # of these and those before the next one
+        self._found = {}  # dtype -> whether weights were rounded to it, on the device
 
     def after_step(self):
         """Note the weights."""
-        self._after = self._values() if self.params else None
+        self._after = None if self.param is None else sampled(self.param)
 
     def before_step(self):
-        """Compare with the weights after the last step."""
-        if self._after is None:
-            return
-        now = self._values()
-        for dtype in HALF:
-            rounded = self._after.to(dtype).to(now.dtype)
-            is_found = (rounded != self._after).any() & (now == rounded).all()
-            self._found[dtype] = is_found | self._found.get(dtype, False)
+        """Compare with the weights after the last step, in one go for many steps."""
+        if self._after is not None:
+            self._pairs.append((self._after, sampled(self.param)))
+            if len(self._pairs) == PERIOD:
+                self._compare()
 
-    def _values(self):
-        with torch.no_grad():
-            return torch.cat([local(param).reshape(-1)[:_LOOKED_AT] for param in self.params])
+    def _compare(self):
+        after, now = map(torch.stack, zip(*self._pairs))
+        self._pairs = []
+        for dtype in HALF:
+            rounded = after.to(dtype).to(after.dtype)
+            are_rounded = (now == rounded).all(1) & (now != after).any(1)
+            self._found[dtype] = are_rounded.any() | self._found.get(dtype, False)
 
     def dtype(self):
         """Return the dtype that they were rounded to, or None; waits for the device."""
+        if self._pairs:
+            self._compare()
         return next((dtype for dtype, is_found in self._found.items() if is_found), None)
 
 
@@ -353,6 +360,13 @@ def local(tensor):
     """Return the values of a tensor that this process has, without autograd."""
     tensor = tensor.detach()
     return as_real(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+
+
+def sampled(tensor):
+    """Return copies of evenly spaced elements of a tensor; none of one whose memory was freed, as gathered weights'."""
+    values = local(tensor)
+    values = values.reshape(-1) if values.untyped_storage().nbytes() else values.new_empty(0)
+    return values[:: max(1, values.numel() // _SAMPLE)].clone()
 
 
 def unit_in_last_place(half):
