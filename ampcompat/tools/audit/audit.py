@@ -88,7 +88,7 @@ class Audit:
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
         tensors = [each for each in objects if isinstance(each, torch.Tensor)]
-        self._averages.look(tensors, [each.optimizer for each in self._updates.optimizers()], self._names)
+        self._averages.look(tensors, self._updates.optimizers(), self._names)
         return models
 
     def _after_step(self, optimizer, args, kwargs):

@@ -22,11 +22,16 @@ class WeightAverages:
     def __init__(self):
         self._copies = {}  # id(tensor) -> ``HalfCopy``
 
-    def look(self, tensors, optimizers, names):
-        """Add those of the ``tensors`` that are half copies of the optimizers' params; ``names``: ``{param: name}``."""
-        params = [param for each in optimizers for group in each.param_groups for param in group["params"]]
-        others = {id(param) for param in params}
-        for state in [state for each in optimizers for state in each.state.values()]:
+    def look(self, tensors, watched, names):
+        """Add those of the ``tensors`` that are half copies of params; ``names``: ``{param: name}``.
+
+        Args:
+            watched: the ``WatchedOptimizer``s: what they and their optimizers keep is no copy of the script.
+        """
+        params = [param for each in watched for param in each.all_params()]
+        others = {id(each) for param in params for each in (param, param.grad)}
+        others.update(id(first) for each in watched for first in each.first.values())
+        for state in [state for each in watched for state in each.optimizer.state.values()]:
             others.update(map(id, state.values() if isinstance(state, dict) else ()))
         alike = {}
         for param in params:

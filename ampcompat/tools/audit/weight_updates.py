@@ -79,6 +79,7 @@ class WatchedOptimizer:
         compared: the number of those that were compared with the twin's.
         problem: why its twin could not step any more, or None.
         dtypes_before: ``{param: dtype}`` of those whose dtype has changed since the first step.
+        first: the first values of the half params.
         rounded: the ``RoundedWeights``.
         is_outer: whether other optimizers step within its steps.
     """
@@ -88,7 +89,7 @@ class WatchedOptimizer:
         self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
         self._dtypes = {param: param.dtype for param in self.all_params()}
         half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
-        self._first = {param: param.detach().clone() for param in half}
+        self.first = {param: param.detach().clone() for param in half}
         self.rounded = RoundedWeights(self._dtypes)
         self._window = None
         self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
@@ -99,8 +100,8 @@ class WatchedOptimizer:
         self.is_outer = True
         for param in inner.all_params():
             self._dtypes.pop(param, None)
-            self._first.pop(param, None)
-        if not self._first:
+            self.first.pop(param, None)
+        if not self.first:
             self._window = None
 
     def all_params(self):
@@ -114,12 +115,12 @@ class WatchedOptimizer:
         self.steps += 1
         if place == WINDOW:
             self._sums, self._window, self._compared = self._facts(), None, self.compared
-        if not self._first or self.problem is not None or self.dtypes_before or place >= WINDOW:
+        if not self.first or self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
         try:
             if place == 0:
                 is_new = self.steps == 1 and not self.optimizer.state
-                self._window = RepeatedSteps(self.optimizer, self._first, is_new)
+                self._window = RepeatedSteps(self.optimizer, self.first, is_new)
             if self._window is not None:
                 self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
@@ -149,7 +150,7 @@ class WatchedOptimizer:
         """Return ``{param: ParamUpdates}`` of the half params; waits for their devices."""
         facts = self._facts()
         with torch.no_grad():
-            for param, first in self._first.items():
+            for param, first in self.first.items():
                 if param.dtype is first.dtype:
                     facts[param, "unmoved"] = (local(param) == local(first)).sum()
                     facts[param, "nonfinite"] = (local(param) - local(param) != 0).sum()
