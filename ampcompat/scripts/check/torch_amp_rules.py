@@ -2,20 +2,11 @@
 
 import ast
 
-from ..reading.calls import (
-    CLIPS,
-    REGIONS,
-    SCALERS,
-    argument,
-    is_backward,
-    is_half_cast,
-    loads_half,
-    region_dtype,
-    region_enabled,
-)
+from ..reading.calls import CLIPS, argument, is_backward, is_half_cast, loads_half
 from ..reading.flow import together
 from ..reading.loops_without_apex import LoopsWithoutApex, prefixes
 from ..reading.names import called, dotted, last_name, names_used
+from ..reading.torch_amp import TorchAmp
 
 #: A Python file without any of these has nothing to search for.
 HINTS = ("autocast", "GradScaler", ".scale(", "half", "float16", "dtype=")
@@ -31,12 +22,12 @@ def check(source):
     loops = LoopsWithoutApex(source)
     if not loops.backward_calls:
         return []
-    script = _TorchAmp(source, loops)
+    script = _Training(source, loops)
     return [source.problem(*row) for search in _SEARCHES for row in search(script)]
 
 
-class _TorchAmp:
-    """What a script does with torch.amp.
+class _Training:
+    """What a script trains with.
 
     Attributes:
         source: its ``Source``.
@@ -47,35 +38,23 @@ class _TorchAmp:
     """
 
     def __init__(self, source, loops):
-        self.source, self._names = source, source.names
+        self.source, self._amp = source, TorchAmp(source)
+        self.dtype = self._amp.dtype
         self.optimizers = {made.statement: made for made in loops.optimizers}
         attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
         self.words = {word.lower() for word in names_used(source.nodes) | attributes}
-        self.regions = {call for call in source.calls() if self._is_of(call, REGIONS) and not self._is_off(call)}
-        self.scalers, self._variables = {}, {}
-        for node in source.nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
-                for call in ast.walk(node.value):
-                    if self._is_of(call, SCALERS):
-                        self.scalers[dotted(node.targets[0])] = call
-                    elif self._is_of(call, REGIONS):
-                        self._variables[dotted(node.targets[0])] = call
+        self.regions = {call for call in self._amp.regions if self._may_cast(call)}
+        self.scalers = {dotted(node.targets[0]): calls[-1] for node, calls in self._amp.made_scalers.items()}
+        self._variables = {dotted(node.targets[0]): calls[-1] for node, calls in self._amp.made_regions.items()}
 
-    def _is_of(self, node, full_names):
-        return isinstance(node, ast.Call) and self._names.of(node.func) in full_names
-
-    def _is_off(self, call):
-        return getattr(region_enabled(call, self._names), "value", True) is False
-
-    def dtype(self, call):
-        """Return the full name of a region's dtype, or None."""
-        return region_dtype(call, self._names)
+    def _may_cast(self, region):
+        return getattr(self._amp.enabled(region), "value", True) is not False
 
     def entered(self, statement):
         """Return the call of the autocast region that a ``with`` enters, also by a variable, or None."""
         items = statement.items if isinstance(statement, (ast.With, ast.AsyncWith)) else ()
         calls = [self._variables.get(dotted(item.context_expr), item.context_expr) for item in items]
-        return next((call for call in reversed(calls) if self._is_of(call, REGIONS)), None)
+        return next(filter(self._amp.is_region, reversed(calls)), None)
 
     def is_under_autocast(self, step):
         """Return whether the innermost autocast region around a step of a function may be enabled."""

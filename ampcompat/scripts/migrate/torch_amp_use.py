@@ -2,8 +2,8 @@
 
 import ast
 
-from ..reading.calls import REGIONS, SCALERS, region_enabled
 from ..reading.names import dotted, last_name
+from ..reading.torch_amp import TorchAmp
 
 #: Options of both ``GradScaler`` and ``amp.initialize``.
 _OPTIONS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
@@ -34,7 +34,7 @@ class TorchAmpUse:
 
     def __init__(self, source, models, refuse):
         self._nodes, self._names, self._models, self._refuse_line = source.nodes, source.names, models, refuse
-        self._position = source.position
+        self._amp, self._position = TorchAmp(source), source.position
         self.removed, self.unwrapped, self.undecorated = set(), {}, set()
         self.steps, self.losses, self.states, self.options, self.scalers = {}, {}, set(), [], set()
         self._find_scalers()
@@ -46,17 +46,13 @@ class TorchAmpUse:
     # -- GradScaler ----------------------------------------------------------------------------------------------------
 
     def _find_scalers(self):
-        made = {}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
-                calls = [each for each in ast.walk(node.value) if self._is_of(each, SCALERS)]
-                if calls:
-                    made[node] = calls
-                    self.scalers |= self._models.aliases(self._models.variables.of(node.targets[0]))
+        made = self._amp.made_scalers
+        for node in made:
+            self.scalers |= self._models.aliases(self._models.variables.of(node.targets[0]))
         known = [call for calls in made.values() for call in calls]
-        for node in self._nodes:
-            if self._is_of(node, SCALERS) and node not in known:
-                self._refuse(node, "a GradScaler that is not assigned to a variable; assign it, or remove it.")
+        for call in self._amp.scalers:
+            if call not in known:
+                self._refuse(call, "a GradScaler that is not assigned to a variable; assign it, or remove it.")
         if not made:
             return
         is_used_otherwise = self._find_scaler_calls()
@@ -64,9 +60,6 @@ class TorchAmpUse:
             self._take_options(calls)
             if not is_used_otherwise:
                 self.removed.add(node.lineno)
-
-    def _is_of(self, node, full_names):
-        return isinstance(node, ast.Call) and self._names.of(node.func) in full_names
 
     def _take_options(self, calls):
         for call in calls:
@@ -118,12 +111,8 @@ class TorchAmpUse:
 
     def _find_regions(self):
         """Note the regions, and refuse those that do not simply cast."""
-        variables = {}
-        for node in self._nodes:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and dotted(node.targets[0]):
-                if any(self._is_of(each, REGIONS) for each in ast.walk(node.value)):
-                    variables[dotted(node.targets[0])] = node
-        known = {id(call) for node in variables.values() for call in self._regions_in(node.value)}
+        variables = {dotted(node.targets[0]): node for node in self._amp.made_regions}
+        known = {id(call) for calls in self._amp.made_regions.values() for call in calls}
         entered = 0
         for node in self._nodes:
             if isinstance(node, (ast.With, ast.AsyncWith)):
@@ -133,20 +122,16 @@ class TorchAmpUse:
                 entered += sum(not isinstance(items[at], ast.Call) for at in going)
                 self.unwrapped.update({node.lineno: going} if going else {})
             elif isinstance(node, ast.FunctionDef):
-                decorators = [each for each in node.decorator_list if self._is_of(each, REGIONS)]
+                decorators = list(filter(self._amp.is_region, node.decorator_list))
                 known |= set(map(id, decorators))
                 self.undecorated |= {each.lineno for each in decorators}
         self._refuse_others(known, variables, entered)
 
-    def _regions_in(self, node):
-        return [each for each in ast.walk(node) if self._is_of(each, REGIONS)]
-
     def _is_region(self, node, variables):
-        return self._is_of(node, REGIONS) or dotted(node) in variables
+        return self._amp.is_region(node) or dotted(node) in variables
 
     def _refuse_others(self, known, variables, entered):
-        regions = [node for node in self._nodes if self._is_of(node, REGIONS)]
-        for node in regions:
+        for node in self._amp.regions:
             if id(node) not in known:
                 self._refuse(
                     node, "an autocast region that is not entered with `with` here; enter it there, or remove it."
@@ -158,7 +143,7 @@ class TorchAmpUse:
                 uses[0], f"the autocast region {dotted(uses[0])} is passed on; only enter it with `with`, or remove it."
             )
         self.removed |= {node.lineno for node in variables.values()}
-        self._refuse_disabled(regions)
+        self._refuse_disabled(self._amp.regions)
 
     def _refuse_disabled(self, regions):
         """Refuse regions that may be disabled while others are not."""
@@ -176,7 +161,7 @@ class TorchAmpUse:
 
     def _enabled(self, call):
         """Return the expression that decides whether a region casts, as text; "True" if there is none."""
-        value = region_enabled(call, self._names)
+        value = self._amp.enabled(call)
         if value is None:
             return "True"
         is_constant = type(value).__name__ in ("Constant", "NameConstant")  # the second in Python 3.7

@@ -9,12 +9,6 @@ from .rules import RequestedLevel
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
-SCALERS = ("torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler")
-REGIONS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast")
-REGIONS += ("torch.amp.autocast_mode.autocast",)
-#: The device of these regions, whose first argument is ``enabled``; that of the others is the device.
-_DEVICES = {"torch.cuda.amp.autocast": "cuda", "torch.cpu.amp.autocast": "cpu"}
-_DEFAULT_DTYPES = {"cuda": "torch.float16", "cpu": "torch.bfloat16"}
 HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
 _HALF_STRINGS = ("float16", "bfloat16", "auto")
 _LEVEL = re.compile(r"^O[0-5]$")
@@ -83,22 +77,7 @@ def ends_script(statement):
     return isinstance(statement, ast.Raise) or called(getattr(statement, "value", None)) in ("exit", "_exit", "quit")
 
 
-# -- torch.amp and half weights ----------------------------------------------------------------------------------------
-
-
-def region_enabled(call, names):
-    """Return the argument ``enabled`` of an autocast region, given the script's ``Names``; None if it is not given."""
-    return argument(call, 0 if names.of(call.func) in _DEVICES else 2, "enabled")
-
-
-def region_dtype(call, names):
-    """Return the full name of an autocast region's dtype; None if it is known only at run time."""
-    dtype = argument(call, 1, "dtype")
-    if dtype is not None:
-        name = names.of(dtype)
-        return "torch.float16" if name == "torch.half" else name if name.startswith("torch.") else None
-    device = _DEVICES.get(names.of(call.func)) or string(argument(call, 0, "device_type"))
-    return _DEFAULT_DTYPES.get(device)
+# -- half weights ---------------------------------------------------------------------------------------------------
 
 
 def is_half_cast(call, names):
