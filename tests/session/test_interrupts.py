@@ -158,12 +158,22 @@ def test_an_interrupt_as_another_packages_block_ends_leaves_no_mode_and_no_hooks
         training.assert_is_plain()
 
 
-def test_a_step_of_an_optimizer_that_leaves_gradients_disabled_when_interrupted_leaves_them_enabled():
-    class Interrupted(torch.optim.SGD):
-        def step(self, closure=None):
-            torch.set_grad_enabled(False)
-            raise KeyboardInterrupt
+class Interrupted(torch.optim.SGD):
+    """Leaves gradients disabled, as an optimizer of torch may."""
 
+    def step(self, closure=None):
+        torch.set_grad_enabled(False)
+        raise KeyboardInterrupt
+
+
+def test_steps_tried_by_initialize_leave_gradients_enabled_when_interrupted():
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(KeyboardInterrupt):
+        amp.initialize(model, Interrupted(model.parameters(), lr=0.1), opt_level="O5", store_param_remainders=True)
+    assert torch.is_grad_enabled()
+
+
+def test_a_step_of_an_optimizer_that_leaves_gradients_disabled_when_interrupted_leaves_them_enabled():
     model = torch.nn.Linear(1, 1)
     model, optimizer = amp.initialize(model, Interrupted(model.parameters(), lr=0.1), opt_level="O0", verbosity=0)
     with amp.scale_loss(model(torch.ones(1, 1)).sum(), optimizer) as scaled_loss:

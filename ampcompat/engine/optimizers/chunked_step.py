@@ -167,7 +167,8 @@ def check(optimizer, was_tried=False):
     try:
         with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
             step_hooks.hide(optimizer, patches)
-            is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
+            with grad_enabled(torch.is_grad_enabled()):  # as in ``ProcessCasts.run_step``
+                is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
     except Exception as error:
         if was_tried:
             return
