@@ -81,7 +81,7 @@ def torchvision_model(name):
     if module.endswith("vision_transformer"):
         options["image_size"] = 32 if name != "vit_h_14" else 28
     if "detection" in module:
-        options.update(min_size=64, max_size=64, num_classes=3)
+        options.update({} if name.startswith("ssd") else {"min_size": 64, "max_size": 64}, num_classes=3)
     model = builder(**options)
     if "detection" in module:
         boxes = torch.tensor([[4.0, 4.0, 40.0, 44.0], [20.0, 10.0, 60.0, 60.0]])
