@@ -166,10 +166,11 @@ class Interrupted(torch.optim.SGD):
         raise KeyboardInterrupt
 
 
-def test_steps_tried_by_initialize_leave_gradients_enabled_when_interrupted():
+@pytest.mark.parametrize("setting", ["O5 with remainders"], indirect=True)
+def test_steps_tried_by_initialize_leave_gradients_enabled_when_interrupted(setting):
     model = torch.nn.Linear(1, 1)
     with pytest.raises(KeyboardInterrupt):
-        amp.initialize(model, Interrupted(model.parameters(), lr=0.1), opt_level="O5", store_param_remainders=True)
+        amp.initialize(model, Interrupted(model.parameters(), lr=0.1), **SETTINGS[setting][0])
     assert torch.is_grad_enabled()
 
 
@@ -195,6 +196,14 @@ def test_grad_mode_is_restored_by_blocks_around_an_interrupted_one_and_by_end_th
         thread_blocks.end_thread_blocks()
         assert torch.is_grad_enabled()
     block.__exit__()
+    assert torch.is_grad_enabled()
+
+
+def test_a_block_that_an_interrupt_keeps_open_in_a_backward_pass_leaves_gradients_enabled():
+    weight = torch.ones(1, requires_grad=True)
+    weight.register_hook(lambda gradient: thread_blocks.grad_enabled(False).__enter__())
+    weight.sum().backward()
+    thread_blocks.end_thread_blocks()
     assert torch.is_grad_enabled()
 
 

@@ -50,9 +50,15 @@ def _end(outermost):
 
 
 def end_thread_blocks():
-    """End the blocks that are open in this thread."""
+    """End the blocks that are open in this thread. Gradients that are enabled now stay so.
+
+    A block may have begun within a backward pass, where they are disabled, which has ended since.
+    """
+    are_enabled = torch.is_grad_enabled()
     if _thread.blocks:
         _end(_thread.blocks[0])
+    if are_enabled:
+        torch.set_grad_enabled(True)
 
 
 class grad_enabled(ThreadBlock):
