@@ -67,6 +67,11 @@ def test_methods_share_global_variables():
     assert "        scaler.scale(loss).backward()\n" in new
 
 
+def test_a_class_that_sets_up_in_its_body_declares_the_scaler_global():
+    new = migrated("def train(model, optimizer):" + STEP + SET_UP.replace("def main():", "class Trainer:"))
+    assert "class Trainer:\n    global scaler\n" in new
+
+
 SCRIPT = """
 def step(model, optimizer, inputs):
     loss = model(inputs).sum()

@@ -31,7 +31,8 @@ def make_global(text, variables):
         if any(not set(_visible(around)).intersection(setting) for around in reading):
             for scope in dict.fromkeys(setting):
                 declared.setdefault(scope, []).append(name)
-    functions = sorted((each for each in declared if isinstance(each, _FUNCTIONS)), key=lambda each: -each.lineno)
+    scopes = (each for each in declared if not isinstance(each, ast.Module))
+    functions = sorted(scopes, key=lambda each: -each.lineno)
     for function in functions:
         at = _line(function.body[string(getattr(function.body[0], "value", None)) is not None])
         lines.insert(at - 1, "{}global {}".format(_indentation(function, lines), ", ".join(declared[function])))

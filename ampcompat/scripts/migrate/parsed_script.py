@@ -65,10 +65,10 @@ class ParsedScript:
             indent = len(parts[0]) - len(parts[0].lstrip())
             lines = r"\n\1".join(re.escape(each[indent:]) for each in parts)
             more = re.escape(parts[-1][indent : len(parts[-1]) - len(parts[-1].lstrip())])
-            pattern = rf"^([ \t]*){lines}$" + (rf"(?!\n+\1{more})" if more else "")
-            source = re.sub(
-                pattern, lambda match, line=line: match.group(1) + line.lstrip(), source, flags=re.MULTILINE
-            )
+            pattern = rf"^([ \t]*){lines}$" + (rf"(?!\n(?:[ \t]*\n)*\1{more})" if more else "")
+            found = re.compile(pattern, re.MULTILINE)
+            if parts[0] and not found.search(self.source):  # the script's own lines, and its strings, are not joined
+                source = found.sub(lambda match, line=line: match.group(1) + line.lstrip(), source)
         return source
 
 
@@ -130,11 +130,11 @@ def _split_lines(source, unit):
     breaks = {}  # line -> [(column of a statement, its indentation)]
     for node in source.nodes:
         for block in _blocks(node):
-            indent = unit if hasattr(node, "lineno") else ""
-            indent = _indent(source.lines[getattr(node, "lineno", 1) - 1]) + indent
+            indent = "" if isinstance(node, ast.Module) else unit
+            indent = _indent(source.lines[_first_line(node) - 1]) + indent
             for run in _runs(block, source):
                 line, column = source.position(run[0])
-                begins = not source.lines[line - 1][:column].strip()
+                begins = _begins_line(run[0], source)
                 if len(run) > begins and any(isinstance(each, ast.Call) for one in run for each in ast.walk(one)):
                     indent = source.lines[line - 1][:column] if begins else indent
                     for line, column in map(source.position, run[begins:]):
@@ -149,20 +149,30 @@ def _split_lines(source, unit):
 
 def _blocks(node):
     """Return the lists of statements in a node."""
-    is_known = hasattr(node, "lineno") or isinstance(node, ast.Module)
-    blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")] if is_known else []
+    blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
     return [block for block in blocks if isinstance(block, list)]
 
 
+def _first_line(node):
+    """Return the first line of a node with statements; a ``case`` has only that of its pattern."""
+    return getattr(getattr(node, "pattern", node), "lineno", 1)
+
+
 def _runs(block, source):
-    """Return the statements of a block as a list of lists of those that are on one line."""
+    """Return the statements of a block as a list of lists of those on one line, or on lines that a backslash joins."""
     runs = []
     for statement in block:
-        line, column = source.position(statement)
-        if not runs or not source.lines[line - 1][:column].strip():
+        if not runs or _begins_line(statement, source):
             runs.append([])
         runs[-1].append(statement)
     return runs
+
+
+def _begins_line(statement, source):
+    """Return whether a statement is the first on its line, which a backslash does not join to the line before."""
+    line, column = source.position(statement)
+    before = source.lines[line - 2].rstrip() if line > 1 else ""
+    return not source.lines[line - 1][:column].strip() and ("#" in before or not before.endswith("\\"))
 
 
 def _indent(line):
