@@ -225,6 +225,23 @@ def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting):
         assert bool((model.state_dict()["weight"].double() == 1.0 - 5.5 * step).all())
 
 
+@settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
+def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_share_them(setting):
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for _ in range(2)]
+        initialize(setting, model, optimizers, loss_scale=8.0)
+        model.weight.data.fill_(2.0)
+        for optimizer in optimizers:
+            for each in optimizers:
+                each.zero_grad()
+            assert bool((model.weight.detach().float() == 2.0).all())
+            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
+            optimizer.step()
+            assert bool((model.state_dict()["weight"].float() == 1.5).all())
+            model.weight.data.fill_(2.0)
+
+
 class Failing(Observer):
     def initialized(self, session, models, optimizers):
         raise ZeroDivisionError

@@ -230,10 +230,11 @@ def take_values(models, masters, wholly=False):
     """Copy the values of half params to their masters (pairwise).
 
     Elements that round to the half param's value are kept, except if ``wholly``. Does not synchronize with a device.
+    Version counters stay: for chunks of other optimizers, a master that has moved was written by the script.
     """
     with grad_enabled(False):
         if wholly:
-            tensor_lists.copy_([master.detach() for master in masters], [model.detach() for model in models])
+            tensor_lists.copy_(list(map(tensor_lists.data_of, masters)), [model.detach() for model in models])
             return
         for halves, wides in _batches(models, masters):
             if len(halves) == 1:
@@ -261,7 +262,7 @@ def _batches(models, masters):
     halves, wides = [], []
     for model, master in zip(models, masters):
         moved = model.detach().to(master.device)  # a model may have been moved, masters are not
-        for half, wide in zip(_pieces(moved), _pieces(master.detach())):
+        for half, wide in zip(_pieces(moved), _pieces(tensor_lists.data_of(master))):
             is_alike = (half.dtype, wide.dtype, wide.device) == key and wide.numel() <= elements_left
             if not (is_alike and features.has_foreach_copy()):
                 if halves:
