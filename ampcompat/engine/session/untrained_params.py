@@ -4,6 +4,7 @@ A script may clip or log them with all others. They are not checked for overflow
 """
 
 import weakref
+from itertools import chain
 
 import torch
 
@@ -16,27 +17,29 @@ from ..loss_scaling.loss_scaler import is_same
 class UntrainedParams:
     """The params of a configuration's models that no optimizer has, and the passes that are open.
 
-    The list is made anew when a model or an optimizer was added, or a model was freed. A weak reference to each param
-    would keep ``torch.utils.swap_tensors`` from exchanging it.
+    The list is made anew when a model or an optimizer was added, a model was freed, or ``param_groups`` have changed. A
+    weak reference to each param would keep ``torch.utils.swap_tensors`` from exchanging it.
     """
 
     def __init__(self):
         self._models, self._params = (), []
         self._open = []  # weak references to the ``UntrainedPass`` objects: a block may be abandoned in a generator
-        self._is_known = False
+        self._in_groups = None  # ids of what ``param_groups`` had when the list was made; None if it must be made anew
 
     def forget(self):
         """Make the list anew when it is needed next."""
-        self._models, self._params, self._is_known = (), [], False
+        self._models, self._params, self._in_groups = (), [], None
 
     def params(self, session, configuration):
         """Return the params, as a list."""
-        if not self._is_known or not all([model() is not None for model in self._models]):
+        groups = [group["params"] for record in session.records for group in record.optimizer.param_groups]
+        in_groups = list(map(id, chain.from_iterable(groups)))
+        if in_groups != self._in_groups or not all([model() is not None for model in self._models]):
             models = session.models_of(configuration)
             trained = {id(param) for record in session.records for param in record.leaf_params()}
             found = {id(param): param for model in models for param in model.parameters()}
             self._params = [param for key, param in found.items() if key not in trained]
-            self._models, self._is_known = list(map(weakref.ref, models)), True
+            self._models, self._in_groups = list(map(weakref.ref, models)), in_groups
         return self._params
 
     def begin(self, params, scale):
