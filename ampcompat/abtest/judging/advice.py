@@ -136,10 +136,13 @@ def _of_scripts(report, rows):
     for row in rows.values():
         verdict, ends = row.verdict, list(row.verdict.ends.values())
         if verdict.kind == ACCEPTED:
-            values = "{} within {}".format("losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends))))
+            losses, share = "losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends)))
             variation = max(each.variation for each in ends)
             seeds = percent(variation) if variation else "no more than the losses scatter"
-            found.append(f"{row.level} trains like {name}: {values}, seeds differ by {seeds}.")
+            if any(each.signed < -each.allowed for each in ends):
+                found.append(f"{row.level} ends lower than {name}: {losses} by {share}, seeds differ by {seeds}.")
+            else:
+                found.append(f"{row.level} trains like {name}: {losses} within {share}, seeds differ by {seeds}.")
         elif verdict.kind == REJECTED:
             found.append(f"{row.level} does not train like {name}: {verdict.text}.")
         elif verdict.kind == NOT_JUDGED:

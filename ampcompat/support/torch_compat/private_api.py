@@ -202,7 +202,13 @@ _DEVICES = (
     + _rows("torch.cuda.memory", "_record_memory_history", "does nothing under `run --device`", SKIPPED, "2.13.0")
     + _rows("torch._C", "_cuda_clearCublasWorkspaces", "does nothing", "it is added", "2.13.0", cuda=True)
     + _rows("torch.nn.parallel.DistributedDataParallel", "_passing_sync_batchnorm_handle", "does nothing", SKIPPED)
-    + _rows("a DistributedDataParallel", "_comm_hooks", "they are kept at a forced level", BROKEN, "2.1.2")
+    + _rows(
+        "a DistributedDataParallel",
+        "_comm_hooks _register_builtin_comm_hook _set_static_graph",
+        "they are kept at a forced level",
+        BROKEN,
+        "2.1.2",
+    )
     + _rows("torch.nn.parallel._functions", "Scatter Gather Broadcast", "one device in place of many", SKIPPED)
     + _rows("torch.storage", "_StorageBase", "storages move to the device", SKIPPED)
     + _rows("torch.storage", "_UntypedStorage _TypedStorage", "the same", SKIPPED, "1.12.1", "1.12.1")
