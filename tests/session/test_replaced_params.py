@@ -107,3 +107,22 @@ def test_params_under_other_names_are_still_those_of_the_optimizer(setting):
         before = original.detach().clone()
         step(model, optimizer)
         assert not torch.equal(original, before)
+
+
+@every_level
+def test_fast_weights_that_were_computed_from_the_params_train_them(setting):
+    model, optimizer = training()
+    with session_of(setting):
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        params = [(module, name, param) for module in model for name, param in module.named_parameters()]
+        before = model[0].weight.detach().clone()
+        for module, name, param in params:
+            delattr(module, name)
+            setattr(module, name, param * 0.5)
+        with amp.scale_loss(model(torch.ones(2, 4)).float().sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+        for module, name, param in params:
+            delattr(module, name)
+            module.register_parameter(name, param)
+        optimizer.step()
+        assert not torch.equal(model[0].weight, before)

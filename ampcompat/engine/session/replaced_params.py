@@ -17,12 +17,17 @@ class PlaceInModel:
         self._module, self._name, self._id = weakref.ref(module), name, id(param)
 
     def has_other_param(self):
-        """Return whether the module lives and has another param there, or none; ``fsdp`` looks at shards itself."""
-        params = getattr(self._module(), "_parameters", None)
+        """Return whether the module lives and has another param there, or none; ``fsdp`` looks at shards itself.
+
+        A tensor that was computed, perhaps from the param, is no other param: fast weights in meta-learning.
+        """
+        module = self._module()
+        params = getattr(module, "_parameters", None)
         if params is None:
             return False
-        param = params[self._name] if self._name in params else None  # those of a TorchScript module have no ``get``
-        return id(param) != self._id and not is_shard(param)
+        # Those of a TorchScript module have no ``get``.
+        param = params[self._name] if self._name in params else vars(module).get(self._name)
+        return id(param) != self._id and not is_shard(param) and getattr(param, "grad_fn", None) is None
 
 
 def place_of(record):
