@@ -34,7 +34,7 @@ def test_steps_on_the_line_of_a_case_are_rewritten():
     assert "    case _:\n        scaler.step(optimizer)\n        scaler.update()\n        done()\n" in new
 
 
-@pytest.mark.parametrize("head", ["optimizer.zero_grad(); \\\n", "if done: \\\n    "])
+@pytest.mark.parametrize("head", ["optimizer.zero_grad(); \\\n", "if done: \\\n    ", "name = '#1'; \\\n"])
 def test_a_step_after_a_backslash_is_rewritten(head):
     new = migrated("", head + "    optimizer.step()\n")
     assert "scaler.step(optimizer)\n" in new and "scaler.update()\n" in new

@@ -12,6 +12,7 @@ from ..reading.source import Source, parse
 
 #: The deepest syntax tree that LibCST rewrites within Python's default limit of recursion.
 _DEEPEST = 100
+_STRING = re.compile("\"[^\"]*\"|'[^']*'")
 
 
 class Migration(NamedTuple):
@@ -171,7 +172,7 @@ def _runs(block, source):
 def _begins_line(statement, source):
     """Return whether a statement is the first on its line, which a backslash does not join to the line before."""
     line, column = source.position(statement)
-    before = source.lines[line - 2].rstrip() if line > 1 else ""
+    before = _STRING.sub("", source.lines[line - 2].rstrip()) if line > 1 else ""
     return not source.lines[line - 1][:column].strip() and ("#" in before or not before.endswith("\\"))
 
 
