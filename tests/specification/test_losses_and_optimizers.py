@@ -1,5 +1,6 @@
 """Several losses, scalers, models and optimizers, an overflow anywhere: against a loop written by hand in float64."""
 
+import gc
 import itertools
 
 import pytest
@@ -28,7 +29,9 @@ from helpers.networks import (
 from helpers.pairing import paired
 
 from ampcompat import amp
+from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.support.observer import Observer
+from ampcompat.support.tensor_lists import stored_gradient
 
 ITERATIONS = 4
 #: Which models each loss reaches, and with what factor.
@@ -240,6 +243,21 @@ def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_sha
             optimizer.step()
             assert bool((model.state_dict()["weight"].float() == 1.5).all())
             model.weight.data.fill_(2.0)
+
+
+@settings_at("O2", "O5", stored=True)
+def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(setting):
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        for _ in range(2):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            initialize(setting, model, optimizer, loss_scale=8.0, free_half_grads=True)
+            gc.collect()
+            for _ in range(2):
+                loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
+                optimizer.step()
+            assert bool(record_of(optimizer).masters.stored_chunks()) == setting.stored
+            assert all(stored_gradient(pair.master) is None for pair in record_of(optimizer).pairs())
 
 
 class Failing(Observer):

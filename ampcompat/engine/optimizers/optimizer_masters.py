@@ -363,7 +363,7 @@ class OptimizerMasters:
         Other optimizers may step on those of shared params; they are dropped before a later pass adds to them.
         """
         for model, master in self._pairs.values():
-            if id(model) in self._session_masters.shared_ids:
+            if self._session_masters.is_shared(model):
                 self._session_masters.stepped_on.append(master)
                 continue
             set_stored_gradient(master, None)

@@ -98,6 +98,10 @@ class SessionMasters:
         entry = self._entry_of(param)
         return [] if entry is None else entry.living_records()
 
+    def is_shared(self, param):
+        """Return whether several optimizers that exist have a half param."""
+        return id(param) in self.shared_ids and len(self.records_of(param)) > 1
+
     def sharing(self, record):
         """Return a record, and those of other optimizers that have some of its half params."""
         found = {id(record): record}
@@ -120,7 +124,7 @@ class SessionMasters:
 
         Another optimizer's step could, or an alias that a script has kept.
         """
-        return not any([param in self.writes or id(param) in self.shared_ids for param in params])
+        return not any([param in self.writes or self.is_shared(param) for param in params])
 
     def restore_before_writes(self, patches):
         """Restore stored masters before a method in place writes to their half params; undone by ``patches``."""
