@@ -79,7 +79,7 @@ CAUSES = {
     "gradients too large at any scale": Cause(
         ["too large"], body=lambda x: x, loss=lambda output: squared(output) * 1e30
     ),
-    "nan in a weight": Cause(["embed.weight is nan"], prepare=nan_weight),
+    "nan in a weight": Cause(["embed.weight has nan"], prepare=nan_weight),
     "Adam's eps is 0 in float16": Cause([], options={"adam": True}),
 }
 

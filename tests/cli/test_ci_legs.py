@@ -133,12 +133,12 @@ def test_what_is_tested_is_what_is_recorded(every_torch):
     assert f"with {len(features.TESTED)} minor releases of torch" in readme
 
 
-REPORT = """<testsuites><testsuite><testcase classname="tests.test_nested" name="test_c[1]"/>
-<testcase classname="tests.test_nested" name="test_d"><failure message="wrong"/></testcase>
-<testcase classname="tests.test_nested" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
-<testcase classname="tests.test_nested" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
-<testcase classname="tests.test_nested" name="test_g"/>
-<testcase classname="tests.test_nested" name="test_g"><error/></testcase>
+REPORT = """<testsuites><testsuite><testcase classname="tests.test_pairing" name="test_c[1]"/>
+<testcase classname="tests.test_pairing" name="test_d"><failure message="wrong"/></testcase>
+<testcase classname="tests.test_pairing" name="test_e"><skipped type="pytest.skip" message="no GPU"/></testcase>
+<testcase classname="tests.test_pairing" name="test_f"><skipped type="pytest.xfail" message="known"/></testcase>
+<testcase classname="tests.test_pairing" name="test_g"/>
+<testcase classname="tests.test_pairing" name="test_g"><error/></testcase>
 </testsuite></testsuites>"""
 
 
@@ -147,8 +147,8 @@ def test_a_report_of_pytest_is_counted_and_a_test_with_an_error_at_its_end_has_n
     assert every_torch.pytest_results.counts(tmp_path / "report.xml") == {
         "passed": 1,
         "skipped": 1,
-        "failed": ["tests/test_nested.py::test_d", "tests/test_nested.py::test_g"],
-        "known_failures": ["tests/test_nested.py::test_f"],
+        "failed": ["tests/test_pairing.py::test_d", "tests/test_pairing.py::test_g"],
+        "known_failures": ["tests/test_pairing.py::test_f"],
     }
 
 

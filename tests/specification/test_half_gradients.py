@@ -692,3 +692,25 @@ def test_half_params_that_accumulate_gradients_in_float32_train_as_others(settin
                 optimizer.zero_grad()
             found.append(model.state_dict()["weight"])
     assert torch.equal(*found)
+
+
+@settings_at("O0", "O1", "O2", "O5", stored=True)
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_gradient_outlives_its_optimizer_until_it_is_cleared(setting, clears):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        first = torch.optim.SGD(model.parameters(), lr=1.0)
+        initialize(setting, model, first, loss_scale=1.0)
+        loops.backward(model(INPUT.to(setting.high)).float().sum(), first)
+        del first
+        gc.collect()
+        assert all(param.grad is not None for param in model.parameters())
+        gradients = [param.grad.clone() for param in model.parameters()]
+        if clears:
+            model.zero_grad()
+        second = torch.optim.SGD(model.parameters(), lr=1.0)
+        initialize(setting, model, second, loss_scale=1.0)
+        before = [param.detach().clone() for param in model.parameters()]
+        second.step()
+        for param, value, gradient in zip(model.parameters(), before, gradients):
+            assert torch.equal(param.detach(), value if clears else value - gradient)

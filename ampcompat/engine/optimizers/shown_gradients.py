@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from ...support import tensor_lists
-from ...support.tensor_lists import GRADIENT, set_stored_gradient, stored_gradient
+from ...support.tensor_lists import GRADIENT, add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_blocks import grad_enabled
 
@@ -42,11 +42,20 @@ class GradientsOnRead:
         self._is_open = False
 
     def _holder(self, param):
-        """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param."""
+        """Return the ``HeldGradients`` of a half param and its master; (None, None) for any other param.
+
+        If its optimizers are gone, its gradient is no longer a master's, but its own.
+        """
         entry = self._entry_of(param)
-        for record in () if entry is None else entry.living_records():
+        records = [] if entry is None else entry.living_records()
+        for record in records:
             if record.configuration.shows_half_gradients:
                 return record.gradients, entry.master
+        if entry is not None and not records:
+            wide = stored_gradient(entry.master)
+            if wide is not None:
+                set_stored_gradient(entry.master, None)
+                add_gradients([param], [rounded(wide, param)])
         return None, None
 
     def _get(self, param):
@@ -57,12 +66,11 @@ class GradientsOnRead:
         return stored_gradient(param)
 
     def _set(self, param, gradient):
+        holder, master = self._holder(param) if id(param) in self._entries else (None, None)
         before = stored_gradient(param)
         set_stored_gradient(param, gradient)
-        if id(param) in self._entries:
-            holder, master = self._holder(param)
-            if holder is not None:
-                holder.was_set(param, master, before)
+        if holder is not None:
+            holder.was_set(param, master, before)
 
     def _delete(self, param):
         self._set(param, None)
