@@ -123,7 +123,7 @@ def test_a_gradient_that_was_read_before_a_delayed_pass_can_be_changed_after_it(
         backward(setting, model[0], first, delay_unscale=True)
         for param in model[2].parameters():
             param.grad.mul_(0.5)
-        weights = [param.detach().double() for param in model[2].parameters()]
+        weights = [param.detach().double().clone() for param in model[2].parameters()]
         backward(setting, model[0], first)
         first.step()
         for param, weight, gradient in zip(model[2].parameters(), weights, before):

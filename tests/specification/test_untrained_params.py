@@ -146,7 +146,8 @@ def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(set
 
 
 @settings_at("O0", *LEVELS)
-def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_those_that_leave_it_too(setting):
+@pytest.mark.parametrize("value", [None, 0.0])
+def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_those_that_leave_it_too(setting, value):
     with session_of(setting):
         model, optimizers = make(setting)
         (group,) = optimizers[0].param_groups
@@ -154,8 +155,8 @@ def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_th
         backward(setting, model, optimizers)
         assert_true(setting, model, 1)
         for params in (before + [model[0].weight], before):
-            for each in [model, *optimizers]:
-                each.zero_grad()
+            for param in model.parameters():
+                param.grad = None if value is None else torch.full_like(param, value)
             group["params"] = params
             backward(setting, model, optimizers)
             assert_true(setting, model, 1)

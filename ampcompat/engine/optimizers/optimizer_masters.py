@@ -184,6 +184,7 @@ class OptimizerMasters:
         present = {id(param) for group in self._optimizer.param_groups for param in group["params"]}
         kept = {key: pair for key, pair in self._pairs.items() if key in present}
         if len(kept) < len(self._pairs):
+            self._session_masters.leave(self, [pair for key, pair in self._pairs.items() if key not in kept])
             self.restore_values()
             self._pairs = kept
             self.chunks = self._chunks_like(self.chunks, self.pairs())

@@ -175,14 +175,18 @@ class SessionMasters:
             with grad_enabled(False):
                 master.copy_(value)
 
-    def forget(self, owner, pairs):
-        """Forget (model, master) pairs of an ``OptimizerMasters``, except those that other optimizers have or had."""
-        for model, _ in pairs:
-            entry = self._entry_of(model)
+    def leave(self, owner, pairs):
+        """Note that an ``OptimizerMasters`` no longer has these (model, master) pairs; the masters stay known."""
+        for entry in [self._entry_of(model) for model, _ in pairs]:
             if entry is not None:
                 entry.records[:] = [each for each in entry.records if each() is None or each().masters is not owner]
-                if not entry.records:
-                    self._forget(id(model))
+
+    def forget(self, owner, pairs):
+        """Forget (model, master) pairs of an ``OptimizerMasters``, except those that other optimizers have or had."""
+        self.leave(owner, pairs)
+        for entry in [self._entry_of(model) for model, _ in pairs]:
+            if entry is not None and not entry.records:
+                self._forget(id(entry.model()))
 
     def clear(self):
         """Forget all pairs."""
