@@ -13,7 +13,18 @@ from ampcompat.errors import AmpError
 def all_uses(rank):
     """Return what each function below returns, by its name."""
     outcomes = {}
-    for use in (refusals, restored, kept_layers, unsharded_parts, shared_scaler, unreduced_step, fused, accumulated):
+    uses = (
+        refusals,
+        restored,
+        kept_layers,
+        unsharded_parts,
+        one_group,
+        shared_scaler,
+        unreduced_step,
+        fused,
+        accumulated,
+    )
+    for use in uses:
         try:
             outcomes[use.__name__] = use(rank)
         finally:
@@ -114,6 +125,22 @@ def unsharded_parts(rank):
     held = {param.dtype for param in amp.master_params(optimizer)}
     kept = {value.dtype for value in net.state_dict().values() if value.is_floating_point()}
     return net[0].weight.dtype, net[2].weight.dtype, net[2].table.dtype, held, kept
+
+
+def one_group(rank):
+    """Return the number of params that two steps have moved; after the first forward pass nothing is sharded."""
+    from torch.distributed.fsdp import fully_shard
+
+    net = make_net()
+    fully_shard(net)
+    optimizer = initialized(net)
+    before = [value.full_tensor().clone() for value in net.state_dict().values()]
+    for batch in batches()[:2]:
+        backward(net, optimizer, batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    after = [value.full_tensor() for value in net.state_dict().values()]
+    return sum(not torch.equal(*pair) for pair in zip(before, after)), len(before)
 
 
 def shared_scaler(rank):

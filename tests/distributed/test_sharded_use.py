@@ -52,6 +52,12 @@ def test_parts_that_are_not_sharded_are_cast_and_have_masters_as_ever(outcomes):
         assert outcome["unsharded_parts"] == (FULL, HALF, HALF, {FULL}, {FULL})
 
 
+def test_a_model_that_is_gathered_as_a_whole_trains(outcomes):
+    for outcome in outcomes:
+        moved, params = outcome["one_group"]
+        assert moved == params
+
+
 def test_passes_that_are_not_reduced_share_one_loss_scale(outcomes):
     net = make_net()
     sum(net(batch).pow(2).mean() for batch in batches()[:2]).backward()

@@ -31,12 +31,15 @@ class PlaceInModel:
 
 
 def place_of(record):
-    """Return the ``PlaceInModel`` of an ``OptimizerRecord``, or None if no model of its session has any."""
+    """Return the ``PlaceInModel`` of an ``OptimizerRecord``, or None if no model of its session has any.
+
+    Shards have none: while they are gathered, the model has another param in their place.
+    """
     owned = {id(param) for param in record.leaf_params()}
     for model in record.session.models:
         for module in model.modules():
             for name, param in module._parameters.items():
-                if id(param) in owned:
+                if id(param) in owned and not is_shard(param):
                     return PlaceInModel(module, name, param)
     return None
 
