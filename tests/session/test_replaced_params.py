@@ -72,24 +72,16 @@ def test_a_model_with_a_new_layer_trains_the_others(setting):
 
 
 @every_level
-def test_an_optimizer_made_of_the_new_params_trains_them(setting, moves_make_new_params):
+@pytest.mark.parametrize("is_new", [True, False], ids=["a new optimizer", "the same optimizer"])
+def test_an_optimizer_that_has_the_new_params_trains_them(setting, is_new, moves_make_new_params):
     model, optimizer = training()
     with session_of(setting):
         initialize(setting, model, optimizer, loss_scale=8.0)
         model.to("cpu")
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        before = model[0].weight.detach().clone()
-        step(model, optimizer)
-        assert not torch.equal(model[0].weight, before)
-
-
-@every_level
-def test_an_optimizer_that_was_given_the_new_params_trains_them(setting, moves_make_new_params):
-    model, optimizer = training()
-    with session_of(setting):
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        model.to("cpu")
-        optimizer.param_groups[0]["params"] = list(model.parameters())
+        if is_new:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        else:
+            optimizer.param_groups[0]["params"] = list(model.parameters())
         before = model[0].weight.detach().clone()
         step(model, optimizer)
         assert not torch.equal(model[0].weight, before)

@@ -60,7 +60,8 @@ class OpTableBackend(CastBackend):
         ]
         patch_targets.replace_all(patches, [(owner, row.name, self._wrapper_of(row)) for owner, row in placed])
         codes = {code for owner, row in placed for code in wrappers.codes(getattr(owner, row.name))}
-        codes |= {InForward.__enter__.__code__, InForward.__exit__.__code__}  # torch 2.8 reads the class of a record
+        # Torch 2.8 cannot compile them by themselves, since they read attributes of a ``threading.local``.
+        codes |= {InForward.__enter__.__code__, InForward.__exit__.__code__}
         autograd.pause_backward(self, patches)
         uncast_code.pause_loading(self, patches)
         uncast_code.pause_offloading(self, patches)
