@@ -39,12 +39,21 @@ class KeptFiles:
 
     def __init__(self, manifest, since):
         self._manifest, self._since = manifest, since
+        self._own = set()  # paths whose files are this run's from now on, whatever their times say
 
     def keep(self, path, as_copy=False):
-        """Move a file aside if it is older than the series; with ``as_copy``, leave a copy in its place."""
-        if not self._is_older(path) or (as_copy and os.stat(path).st_size > LARGEST_COPY):
+        """Move a file aside if it is older than the series; with ``as_copy``, leave a copy in its place.
+
+        Only the first time: the clock of files is some milliseconds behind that of ``since``.
+        """
+        path = os.path.abspath(path)
+        is_older = path not in self._own and self._is_older(path)
+        if is_older and as_copy and os.stat(path).st_size > LARGEST_COPY:
             return
-        folder, name = os.path.split(os.path.abspath(path))
+        self._own.add(path)
+        if not is_older:
+            return
+        folder, name = os.path.split(path)
         aside = os.path.join(folder, f".{name}.ampcompat-{os.getpid()}")
         with open(self._manifest, "a", encoding="utf-8") as file:
             file.write(json.dumps([aside, os.path.join(folder, name)]) + "\n")
