@@ -265,10 +265,10 @@ def no_nested_casts(function, caster):
     return alone
 
 
-def float32_inside(function, caster):
+def float32_inside(function, caster, name):
     """On a CPU compute low inputs in the high dtype and return the low one; elsewhere leave the call alone."""
     is_exempt, low = caster.is_exempt, caster.low
-    repeats = emulated_half_arithmetic.repeats_elements if function.__name__ == "pad" else None
+    repeats = emulated_half_arithmetic.repeats_elements if name == "pad" else None  # old torch's is called ``_pad``
 
     @functools.wraps(function)
     def in_own_dtype(*args, **kwargs):
@@ -323,7 +323,6 @@ def _left_to_autocast(wrapper, function, key, caster):
 
 
 _WRAPPERS = {
-    expansion.FLOAT32_INSIDE: float32_inside,
     expansion.HALF: _half,
     expansion.PROMOTE: promoted,
     expansion.SEQUENCE: promoted,
@@ -348,6 +347,8 @@ def wrapped(function, row, caster, emulate=False):
         return marked(norm_in_float32(function, caster))
     if row.rule == expansion.FLOAT:
         return marked(_float(function, caster, row.name_for_autocast))
+    if row.rule == expansion.FLOAT32_INSIDE:
+        return marked(float32_inside(function, caster, row.name))
     wrapper = _WRAPPERS[row.rule](function, caster)
     if row.rule == expansion.HALF and row.source is not None:
         if emulate or row.name in TAKES_SPARSE or row.owner == SPARSE:
