@@ -6,6 +6,7 @@
     what ``.grad`` of a half param shows                ``shown_gradients.ShownGradients``    ``HeldGradients``
     which params have masters, in which chunks          ``optimizer_masters``                 the record, checkpoints
     which half param has which master, in all of them   ``session_masters``                   readers of ``.grad``
+    which state a half param has                        ``state_by_param``                    a script
     did half params and masters agree, since which      ``half_and_master_chunks``            ``optimizer_masters``
     version
     may memory have been written, versions unmoved      ``unversioned_writes.WrittenMemory``  the chunks

@@ -17,6 +17,7 @@ from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
 from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
+from .state_by_param import make_plain, read_by_param
 from .stored_master import restore
 
 
@@ -90,6 +91,7 @@ class OptimizerMasters:
         """Put masters in place of the half params that a script has put into ``param_groups``; return new pairs."""
         if not self._makes_masters:
             return []
+        self.follow_state()
         groups = self._optimizer.param_groups
         params = [param for group in groups for param in group["params"]]
         if len(params) == len(self._params) and all(map(operator.is_, params, self._params)):
@@ -146,7 +148,13 @@ class OptimizerMasters:
                     recast(state.get(param), param.shape, param.dtype)
         zero_redundancy_optimizer.replace_params(self._optimizer, dict(pairs))
         self._add(pairs)
+        self.follow_state()
         return pairs
+
+    def follow_state(self):
+        """Make half params read their masters' state, again where ``optimizer.state`` was replaced."""
+        if self._pairs:
+            read_by_param(self._optimizer, self._session_masters.find)
 
     def _master_of(self, param, originals):
         """Return the master that a half param has, also of an optimizer that this one replaces, or a new one.
@@ -200,10 +208,12 @@ class OptimizerMasters:
             return
         snapshot, pairs, chunks = self._before
         made = [pair for key, pair in self._pairs.items() if key not in pairs]
+        make_plain(self._optimizer)
         snapshot.restore(self._optimizer)
         zero_redundancy_optimizer.replace_params(self._optimizer, {master: model for model, master in made})
         self._session_masters.forget(self, made)
         self._pairs, self.chunks = pairs, chunks
+        self.follow_state()
         self._before = None
 
     def release(self):
@@ -237,6 +247,7 @@ class OptimizerMasters:
         Args:
             released: ``{id(half param or master): Pair}``.
         """
+        make_plain(self._optimizer)
         state = self._optimizer.state
         for group in self._optimizer.param_groups:
             for index, param in enumerate(group["params"]):

@@ -106,6 +106,7 @@ class OptimizerRecord:
                 yield
         finally:
             self.is_running = was
+            self.masters.follow_state()
 
     def round_masters(self):
         """Round the masters into the model before the hooks of a script see it; ``finish_step`` follows."""

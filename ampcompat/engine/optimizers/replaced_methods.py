@@ -108,6 +108,7 @@ def _load_state_dict(self, state_dict, *args, **kwargs):
     record = self._amp_stash.record
     masters = apex_checkpoints.targets(record, state_dict)
     result = record.methods["load_state_dict"](apex_checkpoints.inner_state(state_dict), *args, **kwargs)
+    record.masters.follow_state()
     apex_checkpoints.copy_masters(record, masters)
     return result
 
