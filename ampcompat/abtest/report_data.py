@@ -123,8 +123,6 @@ class Run:
     #: checksums of what data loaders returned in each of the first 30 steps, 0: nothing
     loaded: List[int] = field(default_factory=list)
     inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in each of them
-    #: the error of each layer's output compared with float32, of `--find-keep-fp32`
-    layers: List[Tuple[str, float]] = field(default_factory=list)
     memory_notes: List[str] = field(default_factory=list)  # what was not measured, or not at the peak
     findings: List[Finding] = field(default_factory=list)  # why steps were skipped
     warnings: List[Finding] = field(default_factory=list)  # values that grew towards the largest of their dtype

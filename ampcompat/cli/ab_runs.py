@@ -48,7 +48,6 @@ def _planned(options, command, level, repeat):
     # The report has what amp prints; if a script fails, its own output and traceback are shown.
     run_options = {"verbosity": None if options.verbose else 0}
     run_options.update({name: getattr(options, name) for name in ("backend", "dtypes", "diagnose", "memory")})
-    run_options["layers"] = options.find_keep_fp32 is not None  # which ranks them by their errors
     run_options.update(changes.pop("options", {}))
     if options.baseline == UNCHANGED or any("script" in each for each in options.rows.values()):
         run_options["losses_by_line"] = True
@@ -186,7 +185,7 @@ def _short_steps(options):
 
 
 def _short(planned, steps):
-    quick = dict(planned.options, diagnose=False, memory=False, layers=False)
+    quick = dict(planned.options, diagnose=False, memory=False)
     return replace(planned, steps=steps, options=quick)
 
 

@@ -22,24 +22,30 @@ def forecast(arguments):
     command = watched_run.checked_command(parser, options, "forecast")
 
     def run():
-        found = watched_run.observed(
-            options,
-            command,
-            Progress(steps=options.steps),
-            "forecast",
-            WATCH,
-            run_options={"initialize": {"loss_scale": 1.0}},
-            label="float32",
-            level="O0",
-            opt_level="O0",
-            environment=ChildEnvironment(is_uncompiled=True).to_env(),
-        )
+        found = forecast_of(options, command, Progress(steps=options.steps))
         _print(found, command, options.details)
         if options.json is not None:
             files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
         return 0
 
     return watched_run.exit_code_of(parser, run)
+
+
+def forecast_of(options, command, progress, **planned):
+    """Run a script at O0, and return its forecast; arguments and errors as for ``watched_run.observed``."""
+    return watched_run.observed(
+        options,
+        command,
+        progress,
+        "forecast",
+        WATCH,
+        run_options={"initialize": {"loss_scale": 1.0}},
+        label="float32",
+        level="O0",
+        opt_level="O0",
+        environment=ChildEnvironment(is_uncompiled=True).to_env(),
+        **planned,
+    )
 
 
 def _parser():

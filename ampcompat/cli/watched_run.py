@@ -53,14 +53,15 @@ def exit_code_of(parser, run):
         return FAILED
 
 
-def observed(options, command, progress, name, watch, run_options=None, label=None, **planned):
+def observed(options, command, progress, name, watch, run_options=None, label=None, checkpoints=(), **planned):
     """Run a script in a child process, and return what its observer has made: a dict, the event ``name``.
 
     Args:
-        options: with ``steps``, ``seed``, ``device`` and ``verbose``.
+        options: with ``steps`` (None: ``STEPS``), ``seed``, ``device`` and ``verbose``.
         watch: the module that makes the observer in the script's process (see ``RunOptions``).
         run_options: further keyword arguments of ``RunOptions``.
         label: of the run in the progress; None: ``name``.
+        checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
         planned: further arguments of the ``PlannedRun``.
 
     Raises:
@@ -70,12 +71,12 @@ def observed(options, command, progress, name, watch, run_options=None, label=No
     run = PlannedRun(
         command=command,
         seed=options.seed,
-        steps=options.steps,
+        steps=options.steps or STEPS,
         options=dict(recorded, **(run_options or {})),
         device=options.device,
         **planned,
     )
-    child = SubprocessRun(run, options.verbose, name=name)
+    child = SubprocessRun(run, options.verbose, name=name, checkpoints=checkpoints)
     found = []
     keep = lambda event: found.extend([event[name]] if name in event else [])  # noqa: E731
     run_one(child, label or name, progress, keep)

@@ -15,9 +15,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.abtest import Report, Run, compare, log, to_text
 from ampcompat.abtest.judging import summary
-from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.recording import recorder
-from ampcompat.abtest.running import in_process
 from ampcompat.engine.session import process_state
 from ampcompat.errors import AmpError
 
@@ -278,17 +276,6 @@ def test_samples_per_second_and_step_time_agree():
     run = Run(status="ok", step_seconds=seconds, samples=[32] * 21, loss=[(step, 0, 1.0) for step in range(21)])
     row = summary.summarize(Report(runs={"O0": run}))["O0"]
     assert row.seconds == 0.5 and row.rate == 64
-
-
-def test_steps_in_which_layers_are_compared_are_not_measured_for_memory():
-    """What the comparison allocates is not the training's."""
-    peaks = []
-    for flag in (False, True):
-        planned = PlannedRun("O0", [], opt_level="O0", options={"verbosity": 0, "layers": flag})
-        run = in_process.run_function(lambda level: train(steps=22), planned).run
-        peaks.append(run.memory.peak_total)
-        assert run.measured == [1, 2, 5, 20]
-    assert peaks[0] == peaks[1]
 
 
 def overflowing_at(*steps):

@@ -142,7 +142,6 @@ def test_what_is_not_a_report_is_an_error(text, says):
         ({"repeats": [{"skipped": [3, -7]}]}, ".repeats.0.skipped.1"),
         ({"repeats": [{"repeats": [{}]}]}, ""),
         ({"verdict": "\ud800"}, ".verdict"),
-        ({"layers": [["a", "much"]]}, ".layers.0"),
         ({"identity": {"jobs": 10**40}}, ".identity.jobs"),
     ],
     ids=str,

@@ -20,6 +20,7 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import summary
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab_command, ab_options, ab_runs, ab_variants, main
+from ampcompat.support.torch_compat import features
 
 SCRIPTS = os.path.join(ROOT, "tests", "scripts")
 
@@ -548,6 +549,7 @@ def _wait_until(is_true, seconds=60):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
+@pytest.mark.skipif(not features.is_version_within(oldest="2.1"), reason="forecasts need torch 2.1")
 def test_a_terminated_search_says_what_it_has_found_and_leaves_nothing(tmp_path):
     """A SIGTERM is raised as a kind of KeyboardInterrupt; ``test_ctrl_c_…`` send a SIGINT."""
     temporary, stdout = tmp_path / "temporary", tmp_path / "stdout"
@@ -569,7 +571,8 @@ def test_a_terminated_search_says_what_it_has_found_and_leaves_nothing(tmp_path)
         os.kill(int((tmp_path / "second candidate").read_text()), 0)
 
 
-#: The runs are: the baseline and its control, O2, the search's first candidate, its second, which does not end.
+#: The runs are: the baseline and its control, O2, the forecast, the search's first candidate, its second, which does
+#: not end.
 CANCELS = """
 import os, sys, time
 import torch
@@ -587,8 +590,8 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), Cancels(16, 16), torch.nn.Linear(16, 1))
 model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), init_scale=256.0, verbosity=0)
 step = 0
-while step < 60 or runs == 5:
-    if runs == 5 and step == 3:
+while step < 60 or runs == 6:
+    if runs == 6 and step == 3:
         with open(os.path.join(sys.argv[1], "pid"), "w") as file:
             file.write(str(os.getpid()))
         os.replace(os.path.join(sys.argv[1], "pid"), os.path.join(sys.argv[1], "second candidate"))
@@ -599,5 +602,5 @@ while step < 60 or runs == 5:
         scaled_loss.backward()
     optimizer.step()
     step += 1
-    time.sleep(0.05 if runs == 5 else 0.0)
+    time.sleep(0.05 if runs == 6 else 0.0)
 """

@@ -56,7 +56,6 @@ def whole_reports():
     good, several = good_report(40), two_losses_report()
     for run in good.runs.values():
         run.metrics = {"accuracy": [(10, 0.5), (30, 0.75)]}
-        run.layers = [("body.0", 0.01), ("head", float("nan"))]
         run.watched, run.measured, run.memory_notes = [0, 1, 2, 4, 5], [1, 2], ["optimizer: 4 bytes more"]
         run.identity = {"script": "0123", "options": {"backend": None}}
     good.runs["O3"] = made_run("O3", 0)

@@ -74,7 +74,6 @@ def hostile_report():
     environment = {HOSTILE: HOSTILE, "script": HOSTILE, "device": HOSTILE}
     other = made_run("O1", 10)
     other.verdict, other.metrics = HOSTILE, {HOSTILE: [(0, 1.0), (9, 2.0)]}
-    other.layers = [(HOSTILE, 0.5)]  # names of modules
     return Report(environment=environment, baseline=HOSTILE, runs={HOSTILE: run, "_hidden": other})
 
 

@@ -7,7 +7,6 @@ Events are dicts with one of these keys, and the values that belong to it:
     step          its number; loss and scale: [[loss_id, value], …]; skipped; seconds; samples or None; watched;
                   metrics: [[name, value], …]; data: checksums of what was loaded and of inputs, or None
     memory        {kind: bytes}, as far as measured by now; measured: in which steps; notes: sentences on it
-    layers        [[name, error], …] as far as measured by now
     finding       why a step was skipped; of_step; same_as: an earlier step with the same cause, or None
     warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
@@ -35,8 +34,6 @@ def apply_event(run, event):
         run.warnings.append(Finding(event["of_step"], event["warning"]))
     elif "saved" in event:
         run.checkpoints.append(event["saved"])
-    elif "layers" in event:
-        run.layers = [tuple(each) for each in event["layers"]]
     elif "end" in event:
         run.status, run.error, run.traceback = event["end"], event.get("error"), event.get("traceback")
 

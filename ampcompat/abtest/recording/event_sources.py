@@ -2,7 +2,6 @@
 
 from ...trace.memory.memory_observer import MemoryObserver
 from ...trace.skipped_steps.diagnosis import OverflowDiagnosis
-from .layer_errors import LayerErrors
 
 #: Of every twenty steps, ten have hooks for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
 #: hooks, so their times are those of the script (see ``summary.steady_steps``).
@@ -70,12 +69,10 @@ class MemoryEvents:
         return [{"memory": meter.usage.record(), "measured": list(meter.measured), "notes": meter.notes()}]
 
 
-def add_observers(recorder, diagnose=True, memory=True, layers=False):
+def add_observers(recorder, diagnose=True, memory=True):
     """Return the observers of a recorded run, including ``recorder``, and add the others' events to its sources."""
     diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
     meters = [MemoryObserver(MEASURED)] if memory else []
-    compared = [LayerErrors()] if layers else []
     recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
-    recorder.sources += compared
     # The recorder is last: it may stop the run after a step, which the others must observe first.
-    return compared + diagnoses + meters + [recorder]
+    return diagnoses + meters + [recorder]

@@ -40,7 +40,6 @@ class RunOptions:
     Args:
         backend, dtypes, verbosity: as for ``ampcompat run``; None keeps what the script passes to ``amp.initialize``.
         diagnose, memory: as for ``compare``.
-        layers: measure the error of each layer in a few steps, for ``--find-keep-fp32``.
         initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
             ``keep_fp32`` are added to the script's.
         losses_by_line: number losses by their line in the script, and also record training without amp.
@@ -53,7 +52,6 @@ class RunOptions:
     verbosity: Optional[int] = None
     diagnose: bool = True
     memory: bool = True
-    layers: bool = False
     initialize: Dict[str, object] = field(default_factory=dict)
     losses_by_line: bool = False
     watch: Optional[str] = None
@@ -83,7 +81,7 @@ def recorded_at(level, recorder, options, checkpoints=()):
         options: the ``RunOptions``.
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
-    observers = add_observers(recorder, options.diagnose, options.memory, options.layers)
+    observers = add_observers(recorder, options.diagnose, options.memory)
     watches = [importlib.import_module(options.watch).make(recorder, recorder.limit)] if options.watch else []
     recorder.sources += watches
     observers[:0] = watches

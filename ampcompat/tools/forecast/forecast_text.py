@@ -1,9 +1,9 @@
 """The forecast as text for a terminal."""
 
+import math
 import shlex
 import textwrap
 
-from ...abtest.judging.keep_fp32_search import argument
 from ...abtest.report.number_format import number, percent, scale
 
 #: The levels to recommend; the first one that works is chosen. O3 is for measuring speed.
@@ -55,6 +55,22 @@ def to_text(forecast, command, width=80, details=False):
 def name_of_script(command):
     """Return the name of the script or module of a command."""
     return command[1] if command[0] == "-m" else command[0]
+
+
+def argument(names):
+    """Return the argument to paste into ``amp.initialize``."""
+    return "keep_fp32=[{}]".format(", ".join(f'"{name}"' for name in names))
+
+
+def ranking(forecast, level):
+    """Return the layers that a level computes in half, the one to keep in float32 first.
+
+    Those that the forecast proposes come first, then those with findings, then the others by their margins.
+    """
+    found, told = forecast["levels"][level], forecast["details"]["levels"][level]
+    rows = found["findings"] + _nearest_first(told["margins"])
+    names = found["keep_fp32"] + [each["module"] for each in rows]
+    return list(dict.fromkeys(filter(None, names)))  # without the whole model, and the script outside of it
 
 
 def verdict(found):
@@ -118,8 +134,13 @@ def scale_sentence(found, told):
     return [f"loss scales up to {scale(safe)} are safe; a dynamic one {skips}"]
 
 
+def _nearest_first(margins):
+    """Return the margins of modules, the one nearest to the limit of the range first."""
+    return sorted(margins, key=lambda each: math.inf if each["margin"] is None else -each["margin"])
+
+
 def _margins(told):
-    modules = sorted(told["margins"], key=lambda each: -1e9 if each["margin"] is None else -each["margin"])
+    modules = _nearest_first(told["margins"])
     lines = ["      {:28} {:16} {:>9} {:>9} {:>7}".format("module", "function", "largest", "gradient", "lost")]
     for module in modules[:ROWS]:
         name = name_of(module["module"])[-28:]

@@ -1,21 +1,16 @@
-"""Errors of layers against float32, and the search for the layers to keep in float32, with planted layers."""
-
-import math
+"""The search of ``ab --find-keep-fp32``, with planted layers."""
 
 import pytest
 import torch
-from helpers import precision
+from trainings import record
 
 from ampcompat import amp
-from ampcompat.abtest import Report, Run
-from ampcompat.abtest.judging import keep_fp32_search
+from ampcompat.abtest import Report
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.planned_run import PlannedRun
-from ampcompat.abtest.recording import layer_errors
 from ampcompat.abtest.running import in_process
-from ampcompat.cli.ab_find_keep_fp32 import find
-
-pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, has no such errors")
+from ampcompat.cli.ab_find_keep_fp32 import find, search
+from ampcompat.tools.forecast.forecast_text import argument, ranking
 
 
 class Planted(torch.nn.Module):
@@ -72,30 +67,18 @@ def run_at(train, runs, **options):
 @pytest.mark.parametrize("bad", [["overflows"], ["cancels"], ["cancels", "underflows"]], ids="+".join)
 def test_planted_layers_rank_first_and_are_found(bad):
     train = train_with(*bad)
-    report = run_at(train, [("O0", 0), ("O0", 1), ("O2", 0)], layers=True)
+    report = run_at(train, [("O0", 0), ("O0", 1), ("O2", 0)])
     planted = {f"bad{index}" for index in range(len(bad))}
-    assert set(keep_fp32_search.ranking(report.runs["O2"])[: len(bad)]) == planted
     assert judge(report)["O2"].kind != ACCEPTED
+    events, _ = record(lambda: train("O0"), 50)
+    (forecast,) = [event["forecast"] for event in events if "forecast" in event]
+    assert set(ranking(forecast, "O2")[: len(bad)]) == planted
 
     def run_candidate(names):
         return run_at(train, [("O2", 0)], initialize={"keep_fp32": names}).runs["O2"]
 
-    told = find(report, "O2", run_candidate)
+    told = find(report, "O2", lambda: forecast, run_candidate)
     assert told.startswith("O2 is accepted with keep_fp32=[") and all(name in told for name in planted), told
-
-
-def test_at_o0_no_layer_differs_from_float32_and_the_training_is_the_same():
-    compared, plain = [run_at(train_with(), [("O0", 0)], layers=flag).runs["O0"] for flag in (True, False)]
-    assert compared.loss == plain.loss
-    assert dict(compared.layers) == dict.fromkeys(("first", "act", "drop", "last"), 0.0)
-
-
-@pytest.mark.parametrize(
-    "value, expected, error", [([1.0, 1.0], [1.0, 1.0], 0.0), ([3.0, 4.0], [0.0, 0.0], math.inf), ([0.0], [2.0], 1.0)]
-)
-def test_the_relative_error_is_that_of_norms(value, expected, error):
-    assert layer_errors.relative_error(torch.tensor(value), torch.tensor(expected)) == error
-    assert layer_errors.relative_error(torch.tensor([math.nan]), torch.tensor([1.0])) == math.inf
 
 
 def test_the_search_finds_a_smallest_set():
@@ -105,11 +88,7 @@ def test_the_search_finds_a_smallest_set():
         tried.append(list(kept))
         return {"b", "d"} <= set(kept)
 
-    assert keep_fp32_search.search("abcdefgh", is_accepted) == ["b", "d"]
+    assert search("abcdefgh", is_accepted) == ["b", "d"]
     assert len(tried) < 10
-    assert keep_fp32_search.search("abc", lambda kept: False) is None
-    assert keep_fp32_search.argument(["b", "d"]) == 'keep_fp32=["b", "d"]'
-
-
-def test_layers_that_were_not_reached_come_last():
-    assert keep_fp32_search.ranking(Run(layers=[("a", 0.003), ("late", math.nan), ("b", 0.004)])) == ["b", "a", "late"]
+    assert search("abc", lambda kept: False) is None
+    assert argument(["b", "d"]) == 'keep_fp32=["b", "d"]'
