@@ -144,7 +144,7 @@ def half_average(dtype, is_written=True, decay=0.999):
     return average
 
 
-def kept_average(dtype, how, decay=0.999):
+def kept_average(dtype, how, decay=0.999, lr=0.5):
     """Train a float32 model with an average of its weights in a dict or list: ``how`` it is written to."""
     model = mlp(torch.float32)
     averages = {name: param.detach().to(dtype, copy=True) for name, param in model.named_parameters()}
@@ -157,12 +157,16 @@ def kept_average(dtype, how, decay=0.999):
                 average.lerp_(weight, 1 - decay)
             elif how == "mul_ and add_":
                 average.mul_(decay).add_(weight, alpha=1 - decay)
+            elif how == ".data":
+                average.data.mul_(decay).add_(weight.data, alpha=1 - decay)
+            elif how == ".data is read":
+                average.data.norm()
             elif how == "copy_" and step % 3 == 2:
                 average.copy_(weight)
         if how == "foreach":
             torch._foreach_lerp_(list(averages.values()), weights, 1 - decay)
 
-    train(model, torch.optim.SGD(model.parameters(), lr=0.5), after=write)
+    train(model, torch.optim.SGD(model.parameters(), lr=lr), after=write)
     return averages
 
 

@@ -6,7 +6,7 @@ import threading
 import planted
 import pytest
 import torch
-from planted import Rounding, mlp, train
+from planted import Rounding, kept_average, mlp, train
 
 from ampcompat import amp
 from ampcompat.support.torch_compat import features
@@ -195,3 +195,26 @@ def test_what_was_compared_before_an_optimizer_could_not_be_copied_any_more_coun
     model = mlp()
     report = audited(lambda: train(model, Locks(model.parameters(), lr=1e-5), steps=30))
     assert wrong(report) == ["lost_updates"] and report["repeated"] == 5
+
+
+@pytest.mark.parametrize(
+    "how, dtype, expected",
+    [
+        ("lerp_", FULL, ["float32"]),
+        ("foreach", HALF, ["bfloat16"]),
+        (".data", HALF, ["bfloat16"]),
+        ("copy_", HALF, []),
+        (".data is read", FULL, []),
+    ],
+)
+def test_averages_of_weights_are_listed_and_copies_are_not(how, dtype, expected):
+    report = audited(functools.partial(kept_average, dtype, how, decay=0.5, lr=0.02))
+    assert report["dtypes"]["averages"] == expected
+
+
+def test_an_averaged_model_is_listed():
+    model = mlp(FULL)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    with Audit([]) as audit:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.02), after=lambda step: average.update_parameters(model))
+    assert audit.report()["dtypes"]["averages"] == ["float32"]

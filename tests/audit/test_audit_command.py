@@ -121,17 +121,21 @@ def test_a_script_that_loses_updates_is_repaired_by_the_command_that_the_audit_p
     assert last["O5"] < 0.95 * last["unchanged"]
 
 
+NO_DTYPES = dict.fromkeys(("weights", "buffers", "sums between ranks", "optimizer state"), {})
+NO_DTYPES.update(dict.fromkeys(("activations", "averages", "gradients", "autocast"), []))
+
+
 def test_the_page_escapes_what_a_script_names():
     layers = [{"name": "<b>", "numel": 4, "unmoved": 4, "lost": None}]
     finding = {"kind": "lost_updates", "is_wrong": True, "text": "<i>", "remedy": "…", "level": "O5", "layers": layers}
-    dtypes = {"weights": {}, "buffers": {}, "activations": [], "gradients": [], "autocast": [], "optimizer state": {}}
+    dtypes = dict(NO_DTYPES)
     page = to_html({"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}, ["<u>.py"])
     assert not any(name in page for name in ("<b>", "<i>", "<u>")) and "&lt;u&gt;.py" in page
 
 
 def test_with_a_launcher_the_commands_have_it():
     finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
-    dtypes = {"weights": {}, "buffers": {}, "activations": [], "gradients": [], "autocast": [], "optimizer state": {}}
+    dtypes = dict(NO_DTYPES)
     report = {"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}
     text = audit_text.to_text(report, ["train.py"], launcher=["torchrun", "--nproc_per_node", "2"])
     assert "Repair:  torchrun --nproc_per_node 2 -m ampcompat run --opt-level O5 train.py" in text

@@ -109,6 +109,11 @@ RUNS = {
         of(planted.kept_average, HALF, "foreach"),
         of(planted.kept_average, HALF, "copy_"),  # a copy from time to time
     ),
+    "average by .data": Run(
+        "half_average",
+        of(planted.kept_average, HALF, ".data"),
+        of(planted.kept_average, HALF, ".data is read"),
+    ),
     "average by lerp_": Run(
         "half_average",
         of(planted.kept_average, HALF, "lerp_"),

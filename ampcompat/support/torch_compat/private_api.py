@@ -209,6 +209,7 @@ _DEVICES = (
         BROKEN,
         "2.1.2",
     )
+    + _rows("a DistributedDataParallel", "_get_ddp_logging_data", "an audit asks for its hook", "it fails", "2.1.2")
     + _rows("torch.nn.parallel._functions", "Scatter Gather Broadcast", "one device in place of many", SKIPPED)
     + _rows("torch.storage", "_StorageBase", "storages move to the device", SKIPPED)
     + _rows("torch.storage", "_UntypedStorage _TypedStorage", "the same", SKIPPED, "1.12.1", "1.12.1")

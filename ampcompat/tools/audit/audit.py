@@ -13,6 +13,7 @@ from ...support.torch_compat.torch_names import dtype_name
 from . import findings
 from .audit_text import to_text
 from .forward_pass import ForwardPasses
+from .rank_sums import RankSums
 from .script_calls import ScriptCalls, StepGradients
 from .weight_averages import WeightAverages
 from .weight_updates import HALF, PERIOD, WINDOW, WeightUpdates
@@ -54,25 +55,28 @@ class Audit:
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
         self._calls, self._gradients, self._forward = ScriptCalls(), StepGradients(), ForwardPasses()
+        self._sums = RankSums()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
-        self._are_reduced = False  # gradients, between ranks
 
     def __enter__(self) -> "Audit":
         features.read()  # once in a process, it enters a region of each dtype, which is not the script's
         self._patches.defer(self._forward.end)
         self._calls.watch(self._patches)
+        self._sums.watch(self._patches)
         step_hooks.register(self._patches, self._before_step, self._after_step)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._patches.undo()
+        try:
+            self._note_models()
+        finally:
+            self._patches.undo()
 
     def _before_step(self, optimizer, args, kwargs):
         self._forward.end(optimizer)
         self._averages.compare(begins=False)
         if not self._updates.has(optimizer):
             self._new.append(optimizer)
-            self._are_reduced = _has_ranks()
             self._argv = sys.argv[1:] if self._argv is None else self._argv
         self._calls.before_step(optimizer)
         is_float16 = torch.float16 in self._calls.regions or _has_float16(optimizer)
@@ -82,13 +86,17 @@ class Audit:
     def _note_models(self):
         """Note names, buffers and averages now: when the run has ended, the script's models may be gone."""
         optimizers, self._new = self._new, []
+        if not optimizers:
+            return []
         objects = all_objects(torch.nn.Module, torch.Tensor)
-        models = outermost(optimizers, [each for each in objects if isinstance(each, torch.nn.Module)])
+        modules = [each for each in objects if isinstance(each, torch.nn.Module)]
+        models = outermost(optimizers, modules)
+        self._sums.look(modules)
         for model in models:
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
         tensors = [each for each in objects if isinstance(each, torch.Tensor)]
-        self._averages.look(tensors, self._updates.optimizers(), self._names)
+        self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
         return models
 
     def _after_step(self, optimizer, args, kwargs):
@@ -111,11 +119,10 @@ class Audit:
         ``steps``: of optimizers, without those that step with others; ``repeated``: how many of them were compared with
         steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "activations": a dict with
         the keys of ``LayerDtypes`` and ``calls`` for each kind of layer, or None if functions have been compiled,
-        "gradients" or "autocast": dtypes, "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of
-        ``AuditFinding``, wrong ones first.
+        "averages" (of weights), "gradients" or "autocast": dtypes, "sums between ranks": {dtype: names of functions},
+        "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
         """
-        if self._new:
-            self._note_models()
+        self._note_models()
         found = sorted(self._findings(), key=lambda each: not each.is_wrong)
         told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]
         repeated = sum(each.compared for each in self._updates.optimizers())
@@ -130,7 +137,7 @@ class Audit:
         yield from findings.average_stands_still(*self._averages.standing_still())
         yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
-        yield from findings.half_sums(self._calls, self._gradients, self._are_reduced)
+        yield from findings.half_sums(self._calls, self._sums)
         yield from findings.dead_flag(self._argv or (), has_half)
 
     def _dtypes(self):
@@ -143,20 +150,17 @@ class Audit:
         return {
             "weights": _elements({**self._names, **dict.fromkeys(trained)}),
             "buffers": _elements(self._buffers.values()),
+            "averages": sorted(map(dtype_name, self._averages.dtypes())),
             "activations": layers and [dict(layer._asdict(), calls=calls) for layer, calls in layers.items()],
             "gradients": sorted(map(dtype_name, self._gradients.dtypes)),
             "autocast": sorted(map(dtype_name, self._calls.regions)),
+            "sums between ranks": {name: list(functions) for name, functions in self._sums.dtypes.items()},
             "optimizer state": {name: sorted(dtypes) for name, dtypes in state.items()},
         }
 
 
 def _has_float16(optimizer):
     return any(param.dtype is torch.float16 for group in optimizer.param_groups for param in group["params"])
-
-
-def _has_ranks():
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _elements(tensors):

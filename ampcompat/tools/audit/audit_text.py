@@ -50,8 +50,13 @@ def dtypes(dtypes):
     mixed = [each for each in layers or () if set(each["weights"]) == {"float32"} and set(each["inputs"]) & _HALF]
     if mixed:
         yield "float32 layers", "get " + _grouped((each["layer"], ", ".join(each["inputs"])) for each in mixed)
+    if dtypes["averages"]:
+        yield "averages", ", ".join(dtypes["averages"])
     for name in ("gradients", "autocast"):
         yield name, ", ".join(dtypes[name]) or "none"
+    if dtypes["sums between ranks"]:
+        told = [f"{dtype} ({', '.join(names)})" for dtype, names in dtypes["sums between ranks"].items()]
+        yield "rank sums", "; ".join(told)
     state = [(name, ", ".join(found)) for name, found in dtypes["optimizer state"].items()]
     if state:
         yield "optimizer state", _grouped(state)

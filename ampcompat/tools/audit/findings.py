@@ -216,15 +216,16 @@ def autocast_and_scaler(calls, gradients):
         yield AuditFinding(name + "_in_autocast", False, text, "End the region after the loss.")
 
 
-def half_sums(calls, gradients, has_reducer):
+def half_sums(calls, sums):
     """Yield notes about sums of gradients in half precision."""
-    half = [dtype_name(dtype) for dtype in gradients.dtypes if dtype in _LEVELS]
     if calls.accumulated is not None:
         text = "Gradients of several backward passes are added up in half precision" + _at(calls.accumulated)
         yield AuditFinding("half_accumulation", False, text, "Float32 masters add them up in float32.")
-    if half and has_reducer:
-        text = "Gradients are reduced between ranks in {}.".format(" and ".join(half))
-        yield AuditFinding("half_reduction", False, text, "Reduce in float32 where ranks are many.")
+    if sums.are_half:
+        half = {dtype_name(dtype) for dtype in _LEVELS}
+        parts = [f"{dtype} (by {', '.join(names)})" for dtype, names in sums.dtypes.items() if dtype in half]
+        text = f"Ranks add up their tensors in {' and '.join(parts)}."
+        yield AuditFinding("half_reduction", False, text, "Add them up in float32 where ranks are many.")
 
 
 def dead_flag(argv, has_half):

@@ -117,7 +117,7 @@ class ExplicitCasts(FunctionCalls):
         """Call a function, and note what it casts."""
         result = function(*args, **kwargs)
         if name == "__get__":
-            name = function.__self__.__name__
+            name = getattr(function.__self__, "__name__", "")  # a property, where ``Tensor.data`` is replaced
         if name in _DTYPE_METHODS and args[0].dtype in HALF + _INTEGERS:
             is_explicit = not is_library(sys._getframe(2).f_code.co_filename)
             if is_explicit and isinstance(result, torch.Tensor) and result.dtype is torch.float32 and result.dim():

@@ -1,10 +1,11 @@
-"""Half averages of a model's weights (EMA, ``AveragedModel``), in modules, dicts and lists: what is written to them.
+"""Averages of a model's weights (EMA, ``AveragedModel``), in modules, dicts and lists: what is written to them.
 
-A half tensor that no optimizer has, with a weight's shape and almost its values, is a copy of that weight. It is looked
-at where the script writes to it. An average moves by a small share of its distance to the weight, which half precision
-rounds away: then it stands still where it differs from the weight. Copies that are overwritten do not.
+A tensor that no optimizer has, with a weight's shape and almost its values, is a copy of that weight. It is looked at
+where the script writes to it, by ``.data`` too. An average moves by a small share of its distance to the weight, which
+half precision rounds away: then it stands still where it differs from the weight. Copies that are overwritten do not.
 """
 
+import inspect
 import weakref
 
 import torch
@@ -17,26 +18,27 @@ _CLOSE = 0.1
 
 
 class WeightAverages:
-    """Looks for half copies of weights when a step has ended, and then compares them before and after writes."""
+    """Looks for copies of weights when a step has ended, and then compares them before and after writes."""
 
     def __init__(self):
-        self._copies = {}  # id(tensor) -> ``HalfCopy``
+        self._copies = {}  # id(tensor) -> ``WeightCopy``
 
-    def look(self, tensors, watched, names):
-        """Add those of the ``tensors`` that are half copies of params; ``names``: ``{param: name}``.
+    def look(self, tensors, watched, names, patches):
+        """Add those of the ``tensors`` that are copies of params; ``names``: ``{param: name}``.
 
         Args:
             watched: the ``WatchedOptimizer``s: what they and their optimizers keep is no copy of the script.
+            patches: undoes that ``.data`` of copies is noted.
         """
         params = [param for each in watched for param in each.all_params()]
         others = {id(each) for param in params for each in (param, param.grad)}
-        others.update(id(first) for each in watched for first in each.first.values())
+        others.update(id(own) for each in watched for own in each.own_tensors())
         for state in [state for each in watched for state in each.optimizer.state.values()]:
             others.update(map(id, state.values() if isinstance(state, dict) else ()))
         alike = {}
         for param in params:
             alike.setdefault((param.shape, param.device), []).append(param)
-        samples = {}
+        samples, had_copies = {}, bool(self._copies)
         for tensor in tensors:
             if id(tensor) in others or id(tensor) in self._copies or not _may_be_a_copy(tensor):
                 continue
@@ -46,7 +48,20 @@ class WeightAverages:
             weight = _nearest(sampled(tensor).float(), samples[key]) if key in samples else None
             if weight is not None:
                 weight = alike[key][weight]
-                self._copies[id(tensor)] = HalfCopy(tensor, weight, names.get(weight, "?"))
+                self._copies[id(tensor)] = WeightCopy(tensor, weight, names.get(weight, "?"))
+        if self._copies and not had_copies:
+            self._note_data(patches)
+
+    def _note_data(self, patches):
+        data = inspect.getattr_static(torch.Tensor, "data")
+
+        def get_data(tensor):
+            alias = data.__get__(tensor, type(tensor))
+            if id(tensor) in self._copies:
+                self._copies[id(tensor)].note_alias(tensor, alias)
+            return alias
+
+        patches.set(torch.Tensor, "data", property(get_data, data.__set__, data.__delete__, data.__doc__))
 
     def compare(self, begins):
         """Look for writes since the last call; ``begins``: look for further ones."""
@@ -60,38 +75,60 @@ class WeightAverages:
         lost, meant = (sum(each[place] for each in found) for place in (1, 2))
         return [name for name, lost, meant in found if lost > meant / 2], lost / max(meant, 1)
 
+    def dtypes(self):
+        """Return the dtypes of the averages: of copies that differed from their weight when they were written."""
+        return {copy.dtype for copy in self._copies.values() if copy.differs}
 
-class HalfCopy:
-    """A half copy of a weight.
+
+class WeightCopy:
+    """A copy of a weight.
 
     Attributes:
         name: the weight's.
-        meant: the number of elements that differed from the weight before a write, of all writes that were compared.
+        dtype: the copy's.
+        differs: whether it has differed from the weight after a write.
+        meant: the number of elements that differed from the weight before a write, of all writes that were compared; 0
+            if the copy is not half.
         lost: how many of these had not changed after it.
     """
 
     def __init__(self, tensor, weight, name):
         self._tensor, self._weight, self.name = weakref.ref(tensor), weight, name
+        self.dtype = tensor.dtype
         self._before = None  # (values, version)
+        self._aliases = []  # (alias, version) of ``.data`` since the values were kept
         self.meant = self.lost = 0
+        self.differs = False
+
+    def note_alias(self, tensor, alias):
+        """Note an alias of the tensor, with its own version."""
+        if self._before is not None and self._tensor() is tensor:
+            self._aliases.append((alias, version_of(alias)))
 
     def compare(self, begins):
         """Compare with the values before, if the copy was written to; ``begins``: keep those of now."""
         tensor = self._tensor()
-        if tensor is None or tensor.dtype not in HALF or self._weight.shape != tensor.shape:
+        if tensor is None or tensor.dtype is not self.dtype or self._weight.shape != tensor.shape:
             return
-        if self._before is not None and self._before[1] != version_of(tensor):
+        if self._before is not None and self._is_written(tensor):
             before = self._before[0]
-            is_meant = before != local(self._weight).to(before.dtype)
-            self.meant = self.meant + is_meant.sum()
-            self.lost = self.lost + (is_meant & (local(tensor) == before)).sum()
+            self.differs = (sampled(tensor) != sampled(self._weight).to(tensor.dtype)).any() | self.differs
+            if before is not None:
+                is_meant = before != local(self._weight).to(before.dtype)
+                self.meant = self.meant + is_meant.sum()
+                self.lost = self.lost + (is_meant & (local(tensor) == before)).sum()
             self._before = None
+        self._aliases = []
         if begins and self._before is None:
-            self._before = local(tensor).clone(), version_of(tensor)
+            self._before = local(tensor).clone() if tensor.dtype in HALF else None, version_of(tensor)
+
+    def _is_written(self, tensor):
+        pairs = [(tensor, self._before[1])] + self._aliases
+        return any(version_of(each) != version for each, version in pairs)
 
 
 def _may_be_a_copy(tensor):
-    if tensor.dtype not in HALF or tensor.grad_fn is not None or tensor.layout is not torch.strided:
+    if not tensor.is_floating_point() or tensor.grad_fn is not None or tensor.layout is not torch.strided:
         return False
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter) or hasattr(tensor, "to_local")
     return is_known and tensor.device.type != "meta" and tensor.numel() > 0

@@ -108,6 +108,10 @@ class WatchedOptimizer:
         """Return the params of the optimizer's groups."""
         return [param for group in self.optimizer.param_groups for param in group["params"]]
 
+    def own_tensors(self):
+        """Return the copies of params that this object keeps."""
+        return list(self.first.values()) + ([] if self._window is None else self._window.copies())
+
     def before_step(self):
         """Step with the twin, if the step is in a window."""
         self.rounded.before_step()
@@ -227,6 +231,10 @@ class RepeatedSteps:
         self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in _chunks(params)]
         self._optimizer, self._copies = optimizer, copies
         self._counts = is_new  # the step
+
+    def copies(self):
+        """Return the twin's params."""
+        return list(self._copies.values())
 
     def before_step(self):
         """Note the weights, and step with the twin."""
