@@ -11,9 +11,6 @@ import torch
 from ..support.tensor_lists import as_real
 from ..support.torch_compat.thread_blocks import grad_enabled
 
-#: The number of name sequences with their own vector of maxima; a model with a changing graph has several.
-SEQUENCES = 64
-
 
 def low_dtype(policy):
     """Return the dtype that a level computes in where possible: the half one, or the high one if it casts nothing."""
@@ -128,43 +125,6 @@ class NamedScalars:
     def nonfinite_counts(self):
         """Return a list of tensors of shape (), one per device, with the number of values that are inf or nan."""
         return [(vector - vector != 0).to(torch.float32).sum() for _, vector in self.vectors]
-
-
-class RunningMax:
-    """The largest finite value so far by name; inf and nan leave it unchanged."""
-
-    def __init__(self):
-        self._vectors = {}  # (device, names) -> vector, never changed in place; -1 where there was no finite value
-        self._read = {}  # name -> the largest value of the vectors that were read
-
-    def update(self, scalars):
-        """Update the maxima with ``NamedScalars``, on the device."""
-        for positions, vector in scalars.vectors:
-            key = vector.device, tuple([scalars.names[position] for position in positions])
-            finite = torch.where(vector - vector == 0, vector, torch.full_like(vector, -1.0))
-            before = self._vectors.pop(key, None)
-            self._vectors[key] = finite if before is None else torch.max(before, finite)
-        if len(self._vectors) > SEQUENCES:
-            self._read, self._vectors = _by_name(self._read, self._vectors), {}
-
-    def snapshot(self):
-        """Return a function: name -> the current maximum as a float, or None; it waits for the devices."""
-        read, vectors = self._read, dict(self._vectors)
-
-        def maximum(name):
-            found = _by_name(read, vectors).get(name, -1.0)
-            return found if found >= 0.0 else None
-
-        return maximum
-
-
-def _by_name(read, vectors):
-    """Return ``{name: largest value}`` of ``{(device, names): vector}`` and of values that were read before."""
-    found = dict(read)
-    for (_, names), vector in vectors.items():
-        for name, value in zip(names, vector.tolist()):
-            found[name] = max(value, found.get(name, value))
-    return found
 
 
 class Transfer:

@@ -6,6 +6,8 @@ import random
 import pytest
 import torch
 from helpers import precision
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ampcompat
 from ampcompat import amp
@@ -157,9 +159,9 @@ def test_numbers_in_random_order_are_seldom_growth():
     assert found / 20000 < 0.001
 
 
-def record_of(step, named):
+def record_of(step, named, loss_id=0):
     """Return a ``PassRecord`` with these outputs, in float16."""
-    record = PassRecord(step, 0, torch.tensor(4.0), None, NamedScalars(()), NamedScalars(()), {})
+    record = PassRecord(step, step, loss_id, torch.tensor(4.0), None, NamedScalars(()), NamedScalars(()))
     return record._replace(outputs=NamedScalars(named), output_dtypes=[torch.float16] * len(named))
 
 
@@ -181,3 +183,32 @@ def test_maxima_of_a_pass_take_the_largest_of_a_name_and_leave_out_inf():
     assert [each.values for each in recent.of_loss(0)] == [{("outputs", "a"): 3.0}] * 3
     assert {each.scale for each in recent.of_loss(0)} == {4.0}
     assert [growth.values for growth in recent.growths(0, before=2, count=5)] == [(3.0, 3.0)]
+
+
+names = st.sampled_from("abcde")
+numbers = st.floats(width=32).map(abs)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), st.lists(st.tuples(names, numbers), max_size=8)), max_size=12))
+def test_the_largest_finite_values_before_a_pass_are_those_of_all_losses(passes):
+    recent, expected = recent_maxima.RecentMaxima(), [{}]
+    for step, (loss_id, values) in enumerate(passes):
+        recent.add(record_of(step, [(name, torch.tensor(value)) for name, value in values], loss_id))
+        known = dict(expected[-1])
+        for name, value in values:
+            if math.isfinite(value):
+                known[name] = max(known.get(name, 0.0), value)
+        expected.append(known)
+    for step, known in enumerate(expected):
+        largest = recent.largest_before(step)
+        assert {name: largest("outputs", name) for name in "abcde"} == {name: known.get(name) for name in "abcde"}
+
+
+def test_the_largest_values_of_passes_that_are_no_longer_kept_count():
+    recent = recent_maxima.RecentMaxima()
+    for step in range(2 * recent_maxima.KEPT):
+        recent.add(record_of(step, [("a", torch.tensor(9.0 if step == 1 else 1.0)), (f"b{step}", torch.tensor(0.0))]))
+    largest = recent.largest_before(2 * recent_maxima.KEPT - 3)
+    assert (largest("outputs", "a"), largest("outputs", "b1"), largest("outputs", "c")) == (9.0, 0.0, None)
+    assert largest("outputs", f"b{2 * recent_maxima.KEPT - 3}") is None

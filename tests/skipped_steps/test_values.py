@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.trace.values import SEQUENCES, NamedScalars, RunningMax, Transfer, max_abs, nonfinite_kind
+from ampcompat.trace.values import NamedScalars, Transfer, max_abs, nonfinite_kind
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -55,33 +55,6 @@ def test_named_scalars_keep_names_and_order_over_dtypes():
     named = [("a", torch.tensor(3.0)), ("b", torch.tensor(5.0, dtype=torch.float64)), ("a", torch.tensor(7.0))]
     assert NamedScalars(named, torch.float32, 2.0).read() == [("a", 1.5), ("b", 2.5), ("a", 3.5)]
     assert NamedScalars([]).read() == []
-
-
-names = st.sampled_from("abcde")
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.tuples(names, numbers), max_size=8), max_size=6))
-def test_running_maxima_are_the_largest_finite_values_so_far(passes):
-    maxima, expected = RunningMax(), {}
-    for values in passes:
-        before = maxima.snapshot()
-        maxima.update(NamedScalars([(name, torch.tensor(abs(value))) for name, value in values]))
-        assert {name: before(name) for name in "abcde"} == {name: expected.get(name) for name in "abcde"}
-        for name, value in values:
-            if math.isfinite(value):
-                expected[name] = max(expected.get(name, 0.0), torch.tensor(abs(value)).item())
-    assert {name: maxima.snapshot()(name) for name in "abcde"} == {name: expected.get(name) for name in "abcde"}
-
-
-def test_running_maxima_of_a_changing_graph_are_kept():
-    maxima = RunningMax()
-    for count in range(1, 2 * SEQUENCES + 4):
-        maxima.update(NamedScalars([("a", torch.tensor(float(count))), (f"b{count}", torch.tensor(-0.0))]))
-    before = maxima.snapshot()
-    maxima.update(NamedScalars([("a", torch.tensor(1000.0))]))
-    assert (before("a"), before("b1"), before("c")) == (2.0 * SEQUENCES + 3, 0.0, None)
-    assert maxima.snapshot()("a") == 1000.0
 
 
 def test_a_transfer_keeps_the_order_over_dtypes_and_shapes():

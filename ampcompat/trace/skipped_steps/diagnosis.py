@@ -13,11 +13,11 @@ from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ..activations import ActivationHooks
 from ..exponents import ExponentCounts
-from ..values import NamedScalars, RunningMax, named_maxima
+from ..values import NamedScalars, named_maxima
 from .gradient_histogram import Histogram
 from .growth_messages import history, led_up, warning
 from .pass_record import PassRecord, read_record, weight_maxima, zero_eps
-from .recent_maxima import KINDS, WINDOW, RecentMaxima
+from .recent_maxima import WINDOW, RecentMaxima
 from .skip_facts import NOT_RECORDED, UNWATCHED, ModelNames
 from .skip_messages import explain
 
@@ -70,7 +70,6 @@ class OverflowDiagnosis(Observer):
         self._names = ModelNames()
         self._losses = {}  # loss_id -> the losses of passes that were not checked for an overflow yet
         self._records = {}  # OverflowCheck -> PassRecord, oldest first
-        self._maxima = {kind: RunningMax() for kind in KINDS}
         self._steps = weakref.WeakKeyDictionary()  # record -> count
         self._good_passes = {}
 
@@ -132,8 +131,6 @@ class OverflowDiagnosis(Observer):
         for check in list(itertools.takewhile(lambda each: each.result is False, self._records)):
             self._count_good(check)
         record = self._record(backward)
-        for kind, maxima in self._maxima.items():
-            maxima.update(getattr(record, kind))
         if self._recent.add(record) and not self._has_warned:
             self._warn_of_growth(record)
         if record.scaler.checks_overflow:
@@ -195,10 +192,12 @@ class OverflowDiagnosis(Observer):
         self.initialized(session, session.models, ())  # for the names of params
         return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, records), session)
 
-    @staticmethod
-    def _without_outputs(record, session):
-        facts = read_record(record, session.policy, (), good_passes=0, skipped=True)
+    def _without_outputs(self, record, session):
+        facts = read_record(record, session.policy, (), self._before(record), good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
+
+    def _before(self, record):
+        return self._recent.largest_before(record.number)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -214,10 +213,10 @@ class OverflowDiagnosis(Observer):
     def _record_of(self, records, losses, outputs, high, **numbers):
         """Return a ``PassRecord``; ``outputs``: the ``Entry`` objects that are known."""
         return PassRecord(
+            number=self._recent.passes,
             step=max([self._steps.get(record, 0) for record in records] or [0]),
             losses=NamedScalars(losses, high),
             param_gradients=NamedScalars(named_maxima(self._names.gradients(records)), high),
-            max_before=self._snapshots(),
             outputs=NamedScalars([each[:2] for each in outputs], high),
             output_dtypes=[each.dtype for each in outputs],
             **numbers,
@@ -226,9 +225,6 @@ class OverflowDiagnosis(Observer):
     def _skipped_record(self, session, loss_id, scaler, loss, scale, records, outputs=()):
         numbers = {"loss_id": loss_id, "scale": scale, "scaler": scaler}
         return self._record_of(records, named_maxima([("loss", loss)]), outputs, session.policy.dtypes.high, **numbers)
-
-    def _snapshots(self):
-        return {kind: maxima.snapshot() for kind, maxima in self._maxima.items()}
 
     def _count_good(self, check):
         """Count a pass without an overflow, and drop its record."""
@@ -259,7 +255,8 @@ class OverflowDiagnosis(Observer):
     def _explain(self, session, record, skipped):
         # A step that was not skipped has already made the weights inf or nan; that is a consequence, not the cause.
         models = self._names.models() if skipped else []
-        facts = read_record(record, session.policy, models, self._good_passes.get(record.loss_id, 0), skipped)
+        good_passes = self._good_passes.get(record.loss_id, 0)
+        facts = read_record(record, session.policy, models, self._before(record), good_passes, skipped)
         if facts.bad_weights:
             optimizers = [record.optimizer for record in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))

@@ -1,6 +1,7 @@
 """The numbers that are recorded in one backward pass, and the facts derived from them when they are read."""
 
 import sys
+from functools import partial
 from typing import Any, NamedTuple, Sequence
 
 import torch
@@ -14,37 +15,38 @@ from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
 class PassRecord(NamedTuple):
     """One backward pass with an overflow check; the numbers stay on the device."""
 
+    number: int  # of the pass, over all losses
     step: int
     loss_id: int
     scale: Any  # a float, or a tensor of shape ()
     scaler: Any
     losses: NamedScalars
     param_gradients: NamedScalars  # unscaled
-    max_before: dict  # "outputs", "output_gradients", "param_gradients" -> a function: name -> maximum before this pass
     outputs: NamedScalars = NamedScalars(())  # of modules, and inputs that functions made, in the order of the forward
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
     weights: NamedScalars = NamedScalars(())  # of the forward pass, if the step is not skipped in any case
 
 
-def read_record(record, policy, models, good_passes, skipped):
+def read_record(record, policy, models, largest_before, good_passes, skipped):
     """Return the ``OverflowFacts`` of a ``PassRecord``; this waits for the device.
 
     Args:
         policy: the session's.
         models: (model, function: path -> ``ModelPart``) of the models with hooks.
+        largest_before: a function: (kind, name) -> the largest value before this pass, or None.
         good_passes: how many earlier passes of this loss did not overflow.
         skipped: whether the step was skipped.
     """
     computes_in_half = bool(policy.patch_torch_functions) or policy.casts_model
     low = low_dtype(policy)
     outputs = record.outputs.read()
-    output = _first_nonfinite(outputs, record.max_before["outputs"], record.output_dtypes)
+    output = _first_nonfinite(outputs, partial(largest_before, "outputs"), record.output_dtypes)
     is_input = output is not None and output.name.is_input
     cast = _overflowing_cast(outputs, record.output_dtypes, low) if computes_in_half else None
-    output_gradient, last_finite = _first_output_gradient(record, low)
+    output_gradient, last_finite = _first_output_gradient(record, low, largest_before)
     gradients = _in_backward_order(record.param_gradients.read(), [name for name, _ in outputs])
-    param_gradient = _first_nonfinite(gradients, record.max_before["param_gradients"], [low] * len(gradients))
+    param_gradient = _first_nonfinite(gradients, partial(largest_before, "param_gradients"), [low] * len(gradients))
     if output_gradient is not None and param_gradient is not None and _is_finite_at(record, param_gradient.name):
         output_gradient = None  # the param's gradient overflowed although that of its module's output was finite
     missing_outputs = ""
@@ -95,10 +97,10 @@ def _overflowing_cast(outputs, dtypes, low):
     return None
 
 
-def _first_output_gradient(record, low):
+def _first_output_gradient(record, low, largest_before):
     """Return the first ``NonFinite`` gradient of an output, and the module at which it was last finite."""
     values = record.output_gradients.read()
-    found = _first_nonfinite(values, record.max_before["output_gradients"], [low] * len(values))
+    found = _first_nonfinite(values, partial(largest_before, "output_gradients"), [low] * len(values))
     last_finite = None
     for name, value in values if found else ():
         if nonfinite_kind(value):

@@ -1,4 +1,4 @@
-"""The largest absolute values of recent passes, by name, and which of them grow.
+"""The largest absolute values of passes, by name, and which of them grow.
 
 ``PassRecord`` objects keep their numbers on the device; the numbers of a few passes are read together.
 """
@@ -18,8 +18,11 @@ from .skip_facts import ModelPart
 #: The number of passes whose maxima are read together, in one copy to the host.
 READ_EVERY = 4
 
-#: The number of passes that are kept for each loss.
-KEPT = 16
+#: The number of passes that are kept for each loss: a skipped step may be explained that many passes later.
+KEPT = 64
+
+#: The number of copies that may be on their way before the host waits for a GPU.
+SENT = 4
 
 #: The recorded kinds of ``PassRecord``.
 KINDS = ("outputs", "output_gradients", "param_gradients")
@@ -32,10 +35,13 @@ WINDOW, AHEAD, NEAR = 8, 16, 6.0
 class Maxima(NamedTuple):
     """The maxima of one pass: ``values`` and ``dtypes`` map (kind, name) to the largest value and to its dtype.
 
+    ``number``: of the pass, over all losses.
+
     If a name occurs more than once in a pass, the largest value counts; inf and nan are left out. Gradients are
     unscaled.
     """
 
+    number: int
     step: int
     scale: float
     values: dict
@@ -74,18 +80,30 @@ class Foreseen(NamedTuple):
 
 
 class RecentMaxima:
-    """Keeps the ``Maxima`` of recent passes of each loss."""
+    """Keeps the ``Maxima`` of recent passes of each loss.
+
+    Attributes:
+        passes: how many passes were added.
+    """
 
     def __init__(self):
+        self.passes = 0
         self._losses = {}  # loss_id -> _OfLoss
 
     def add(self, record):
         """Add a ``PassRecord``. Return whether ``READ_EVERY`` new maxima have arrived, without waiting for a GPU."""
+        self.passes += 1
         return self._losses.setdefault(record.loss_id, _OfLoss()).add(record)
 
     def of_loss(self, loss_id):
         """Return the ``Maxima`` of recent passes of a loss, oldest first; waits for the device."""
         return self._losses.setdefault(loss_id, _OfLoss()).all_read()
+
+    def largest_before(self, number):
+        """Return a function: (kind, name) -> the largest value of all passes before one; None without one."""
+        read = [maxima for loss_id in self._losses for maxima in self.of_loss(loss_id) if maxima.number < number]
+        known = [each.values for each in read] + [loss.dropped for loss in self._losses.values()]
+        return lambda *key: max([values[key] for values in known if key in values], default=None)
 
     def growths(self, loss_id, before, count):
         """Return the ``Growth`` of every name in the last ``count`` passes of a loss before step ``before``."""
@@ -113,9 +131,8 @@ class RecentMaxima:
                     continue
                 scale = passes[-1].scale
             limit = torch.finfo(dtype).max / scale
-            is_peak = growth.values[-1] >= loss.peaks[key]
-            count = passes_to_overflow(growth.values, limit) if is_peak else None
-            if count is not None:
+            count = passes_to_overflow(growth.values, limit)
+            if count is not None and growth.values[-1] >= loss.peak(key):
                 found.append(Foreseen(growth, count, dtype_name(dtype), limit, scale))
         return min(found, key=lambda each: each.passes) if found else None
 
@@ -129,11 +146,11 @@ class _OfLoss:
 
     Attributes:
         read: the ``Maxima`` that have arrived, oldest first.
-        peaks: ``{(kind, name): the largest value of all passes}``.
+        dropped: ``{(kind, name): the largest value}`` of the passes before them.
     """
 
     def __init__(self):
-        self.read, self.peaks = deque(maxlen=KEPT), {}
+        self.read, self.dropped = deque(), {}
         self._unread = []  # PassRecord objects
         self._sent = []  # (PassRecord objects, the Transfer of their numbers), oldest first
         self._new = 0  # how many maxima have arrived since ``add`` returned True
@@ -145,12 +162,15 @@ class _OfLoss:
             return False
         if len(self._unread) >= READ_EVERY:
             self._send()
-        while self._sent and (self._sent[0][1].has_arrived() or len(self._sent) > KEPT // READ_EVERY):
+        while self._sent and (self._sent[0][1].has_arrived() or len(self._sent) > SENT):
             self._take()
         is_enough = self._new >= READ_EVERY
         if is_enough:
             self._new = 0
         return is_enough
+
+    def peak(self, key):
+        return max([values[key] for values in [self.dropped] + [each.values for each in self.read] if key in values])
 
     def all_read(self):
         self._send()
@@ -166,11 +186,11 @@ class _OfLoss:
         records, transfer = self._sent.pop(0)
         numbers = iter(transfer.read())
         for record in records:
-            maxima = _maxima(record, numbers)
-            self.read.append(maxima)
+            self.read.append(_maxima(record, numbers))
             self._new += 1
-            for key, value in maxima.values.items():
-                self.peaks[key] = max(value, self.peaks.get(key, 0.0))
+        while len(self.read) > KEPT:
+            for key, value in self.read.popleft().values.items():
+                self.dropped[key] = max(value, self.dropped.get(key, 0.0))
 
 
 def _can_be_read(record):
@@ -209,7 +229,7 @@ def _maxima(record, numbers):
                 values[key] = value
                 if kind == "outputs":
                     dtypes[key] = record.output_dtypes[position]
-    return Maxima(record.step, float(scale), values, dtypes)
+    return Maxima(record.number, record.step, float(scale), values, dtypes)
 
 
 def _vectors(record):
