@@ -1,5 +1,6 @@
-"""The other observers of a recorded run, overflow diagnosis and memory measurement, and events from their results."""
+"""Observers of a recorded run that make events: the diagnosis of overflows, the measurement of memory, and others."""
 
+from ...support.observer import Observer
 from ...trace.memory.memory_observer import MemoryObserver
 from ...trace.skipped_steps.diagnosis import OverflowDiagnosis
 
@@ -12,67 +13,89 @@ CYCLE, WATCHED, FIRST = 20, 10, 4
 MEASURED = (1, 2, 5, 20, 60, 100)
 
 
-class DiagnosisEvents:
-    """Turns the results of the diagnosis into events, and pauses the diagnosis in the steps that are timed.
+class EventSource(Observer):
+    """An observer that makes events of what it finds.
+
+    Attributes:
+        is_watching: whether it slows down the current step, whose time then does not count.
+    """
+
+    is_watching = False
+
+    def step_ended(self, next_step):
+        """Go on to the next step, of this number; None: the run has ended."""
+
+    def new_events(self):
+        """Return the events since the last call."""
+        return []
+
+
+class FinalEvent(EventSource):
+    """Makes one event, when the run has ended: ``{key: what found() returns}``. Subclasses define these two."""
+
+    _has_ended = _is_told = False
+
+    def step_ended(self, next_step):
+        """See ``EventSource``."""
+        self._has_ended = next_step is None
+
+    def new_events(self):
+        """See ``EventSource``."""
+        if not self._has_ended or self._is_told:
+            return []
+        self._is_told = True
+        return [{self.key: self.found()}]
+
+
+class DiagnosisEvents(OverflowDiagnosis, EventSource):
+    """Makes events of explanations and warnings, and is paused in the steps that are timed.
 
     One event for each explanation of a skipped step, and for each warning about a value that grows.
     """
 
-    def __init__(self, diagnosis):
-        self._diagnosis = diagnosis
-        self._count = self._warnings = 0  # explanations, and warnings, that have become events
+    def __init__(self):
+        super().__init__(prints=False)
+        self._explained = self._warned = 0  # explanations, and warnings, that have become events
 
     @property
     def is_watching(self):
         """Whether the diagnosis slows down the current step."""
-        return not self._diagnosis.is_paused
+        return not self.is_paused
 
     def step_ended(self, next_step):
-        """Pause the diagnosis for the next steps, or resume it: in turns, and after an unwatched step was skipped."""
+        """Pause for the next steps, or resume: in turns, and after an unwatched step was skipped."""
         place = 0 if next_step is None else (next_step + FIRST) % CYCLE
         if place == WATCHED:
-            self._diagnosis.is_paused = True
-        elif place < WATCHED or len(self._diagnosis.findings) > self._count:
-            self._diagnosis.is_paused = False
+            self.is_paused = True
+        elif place < WATCHED or len(self.findings) > self._explained:
+            self.is_paused = False
 
     def new_events(self):
         """Return the events of explanations and warnings since the last call."""
-        new, warned = self._diagnosis.findings[self._count :], self._diagnosis.warnings[self._warnings :]
-        self._count += len(new)
-        self._warnings += len(warned)
+        new, warned = self.findings[self._explained :], self.warnings[self._warned :]
+        self._explained += len(new)
+        self._warned += len(warned)
         events = [{"warning": text, "of_step": step} for step, text in warned]
         return events + [{"finding": text, "of_step": step, "same_as": same_as} for step, text, same_as in new]
 
 
-class MemoryEvents:
-    """Makes events of measured memory: bytes by kind."""
+class MemoryEvents(MemoryObserver, EventSource):
+    """Makes events of measured memory: bytes by kind. The event lists the measured steps."""
 
-    is_watching = False  # measured steps are listed in the event of the measurement
-
-    def __init__(self, meter):
-        self._meter = meter
+    def __init__(self):
+        super().__init__(MEASURED)
         self._last = None  # the last reading that has become an event
 
     def step_ended(self, next_step):
         """End the measurement of a step; begin that of ``next_step`` (None after the last) if it is to be measured."""
         if next_step is None:
-            self._meter.closed(None)
+            self.closed(None)
         else:
-            self._meter.begin_step(next_step)
+            self.begin_step(next_step)
 
     def new_events(self):
         """Return an event if there is a new reading."""
-        meter = self._meter
-        if meter.usage is self._last:
+        if self.usage is self._last:
             return []
-        self._last = meter.usage
-        return [{"memory": meter.usage.record(), "measured": list(meter.measured), "notes": meter.notes()}]
-
-
-def add_observers(recorder, diagnose=True, memory=True):
-    """Return the observers of a recorded run, including ``recorder``, and add the others' events to its sources."""
-    diagnoses = [OverflowDiagnosis(prints=False)] if diagnose else []
-    meters = [MemoryObserver(MEASURED)] if memory else []
-    recorder.sources += [DiagnosisEvents(each) for each in diagnoses] + [MemoryEvents(each) for each in meters]
-    # The recorder is last: it may stop the run after a step, which the others must observe first.
-    return diagnoses + meters + [recorder]
+        self._last = self.usage
+        return [{"memory": self.usage.record(), "measured": list(self.measured), "notes": self.notes()}]

@@ -20,8 +20,8 @@ from ..planned_run import own_files
 from ..report_data import DISABLED, NEVER_INITIALIZED, NEVER_TRAINED
 from . import metrics
 from .checkpoint_guard import Checkpoints
-from .event_sources import add_observers
-from .plain_torch import NumberedLosses, PlainTraining, limit_steps
+from .event_sources import DiagnosisEvents, MemoryEvents
+from .plain_torch import PlainTraining, limit_steps
 from .recorder import StepLimitReached
 
 #: Files whose frames are left out at the start of a traceback.
@@ -43,8 +43,8 @@ class RunOptions:
         initialize: keyword arguments of ``amp.initialize`` that replace the script's; dtypes by their names. Layers of
             ``keep_fp32`` are added to the script's.
         losses_by_line: number losses by their line in the script, and also record training without amp.
-        watch: the name of a module whose ``make(recorder, steps)`` returns an additional observer: a context manager
-            around the training that is also a source of events (see ``Recorder.sources``).
+        watch: the name of a module whose ``make(recorder, steps)`` returns an additional ``EventSource``, which is also
+            a context manager around the training.
     """
 
     backend: Optional[str] = None
@@ -81,13 +81,11 @@ def recorded_at(level, recorder, options, checkpoints=()):
         options: the ``RunOptions``.
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
-    observers = add_observers(recorder, options.diagnose, options.memory)
     watches = [importlib.import_module(options.watch).make(recorder, recorder.limit)] if options.watch else []
-    recorder.sources += watches
-    observers[:0] = watches
+    recorder.sources += watches + ([DiagnosisEvents()] if options.diagnose else [])
+    recorder.sources += [MemoryEvents()] if options.memory else []
+    observers = recorder.sources + [recorder]  # which may stop the run after a step that the others observe first
     plain = PlainTraining(recorder, watches) if options.losses_by_line else None
-    if plain is not None:
-        observers[observers.index(recorder)] = NumberedLosses(recorder, plain.number)
     before = process_state.command_line()
     forced = dict(options.overrides, opt_level=level)
     process_state.set_command_line(**forced)

@@ -10,24 +10,10 @@ from types import SimpleNamespace
 import torch
 
 from ...launch.forced_levels.trained_modules import outermost, params_in, trained_params
-from ...support.observer import Observer
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
 from ...trace.steps import Pass, PlainSteps, is_amp_in_use, watch_scripting
 from .recorder import StepLimitReached
-
-
-class NumberedLosses(Observer):
-    """Forwards everything to a ``Recorder``, with the losses numbered by ``number()``."""
-
-    def __init__(self, recorder, number):
-        self._recorder, self._number = recorder, number
-        self.initialized, self.closed = recorder.initialized, recorder.closed
-        self.before_step, self.after_step = recorder.before_step, recorder.after_step
-
-    def before_backward(self, backward):
-        """Forward it."""
-        self._recorder.before_backward(Pass(backward.loss, self._number(), backward.scale, backward.records))
 
 
 class PlainTraining:
@@ -48,6 +34,7 @@ class PlainTraining:
         self._params = set()  # ids of params in watched models
         self._casts_itself = False
         self._step, self._passes, self._stepped = 0, {}, []  # in this step: loss_id -> optimizer steps before it
+        recorder.number = self.number
 
     def number(self):
         """Return the number of the loss of the running line of the script."""

@@ -41,7 +41,8 @@ class Recorder(Observer):
         self.is_full = False
         self.device = None  # of the losses
         self.loaded = []  # files that the script loaded before the first step
-        self.sources = []  # with ``is_watching``; ``step_ended(next_step)``, ``new_events()`` after every step
+        self.sources = []  # ``EventSource`` objects
+        self.number = None  # a function: the number of the loss of the running line; None: losses have amp's numbers
         self._metrics = []  # (name, value) of this step
         self._on_event = on_event
         self._optimizer_records = weakref.WeakSet()
@@ -89,7 +90,8 @@ class Recorder(Observer):
         self._optimizer_records.update(backward.records)
         self._batches.end_pass()
         # A copy, since training loops may change a loss in place afterwards.
-        self._passes.append((backward.loss_id, backward.loss.detach().clone(), backward.scale))
+        loss_id = backward.loss_id if self.number is None else self.number()
+        self._passes.append((loss_id, backward.loss.detach().clone(), backward.scale))
 
     def before_step(self, record):
         """End the step of the run if this optimizer has stepped in it already."""

@@ -11,11 +11,11 @@ import torch
 
 from ... import amp
 from ...abtest.judging import curves
+from ...abtest.recording.event_sources import FinalEvent
 from ...apex.multi_tensor.foreach_ops import norms
 from ...engine.models.cast_weights import is_batch_norm
 from ...errors import AmpError
 from ...support import tensor_lists
-from ...support.observer import Observer
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
@@ -79,18 +79,22 @@ class Observed(NamedTuple):
     half_dtypes: List[str]
 
 
-class ForecastObserver(Observer):
+class ForecastObserver(FinalEvent):
     """The observer, and a context manager: its changes to torch are undone on exit.
 
+    Its event has what ``forecast_json.make`` returns, or why there is no forecast.
+
     Args:
-        steps: the number of optimizer steps of the run.
+        recorder: the ``Recorder`` of the run.
+        steps: the number of optimizer steps of the run, or None.
     """
 
-    is_watching = False  # as a source of events of a ``Recorder``: all steps are timed
+    key = "forecast"
 
-    def __init__(self, steps):
+    def __init__(self, recorder, steps):
         if not features.is_version_within(oldest="2.1"):
             raise AmpError(OLD_TORCH.format(features.version()))
+        steps, self._recorder = steps or STEPS, recorder
         self._recorded = {0, 1} | {int(share * (steps - 1)) for share in SHARES}
         self._samples = TensorSamples()
         self._calls = OpCalls(self._take_value, self._take_detail)
@@ -144,14 +148,18 @@ class ForecastObserver(Observer):
 
     def step_ended(self, next_step):
         """Read a recorded step, and start recording the next one if needed; None: the run has ended."""
+        super().step_ended(next_step)
         self._end()
         self._step = next_step
         if next_step in self._recorded:
             self._begin()
 
-    def new_events(self):
-        """Return no events: the forecast is made when the run has ended."""
-        return []
+    def found(self):
+        """Return the forecast when the run has ended."""
+        try:
+            return forecast_json.make(self.observed(curves.curve(self._recorder.run, ("loss", 0))))
+        except AmpError as error:  # the run has its own end event
+            return str(error)
 
     def observed(self, losses):
         """Return the ``Observed`` of the run.
@@ -247,39 +255,9 @@ class ForecastObserver(Observer):
         self._calls.is_paused = False
 
 
-class ForecastEvents(ForecastObserver):
-    """A ``ForecastObserver`` whose last event has the key ``forecast``: ``forecast_json.make``, or why there is none.
-
-    Args:
-        recorder: the ``Recorder`` of the run.
-        steps: the number of optimizer steps, or None.
-    """
-
-    def __init__(self, recorder, steps):
-        super().__init__(steps or STEPS)
-        self._recorder = recorder
-        self._has_ended = self._is_told = False
-
-    def step_ended(self, next_step):
-        """End a step; None: the run has ended."""
-        super().step_ended(next_step)
-        self._has_ended = next_step is None
-
-    def new_events(self):
-        """Return the event of the forecast when the run has ended, once."""
-        if not self._has_ended or self._is_told:
-            return []
-        self._is_told = True
-        losses = curves.curve(self._recorder.run, ("loss", 0))
-        try:
-            return [{"forecast": forecast_json.make(self.observed(losses))}]
-        except AmpError as error:  # the run has its own end event
-            return [{"forecast": str(error)}]
-
-
 def make(recorder, steps):
     """Return the observer of a run, a context manager."""
-    return ForecastEvents(recorder, steps)
+    return ForecastObserver(recorder, steps)
 
 
 def _epsilon(optimizer):
