@@ -89,6 +89,7 @@ class ShownGradients:
         """
         stored, shown = stored_gradient(model), self._shown.get(id(model))
         if shown is not None and stored is None:
+            shown.follow_writes()
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
@@ -153,10 +154,11 @@ class ShownGradient:
         copy: its values when it was shown; None while it is the gradient that is stored in ``.grad``.
     """
 
-    __slots__ = ("model", "master", "gradient", "copy")
+    __slots__ = ("model", "master", "gradient", "copy", "_mark")
 
     def __init__(self, model, master, gradient, copy):
         self.model, self.master, self.gradient, self.copy = model, master, gradient, copy
+        self._mark = mark_of(stored_gradient(master))  # of the gradient that is shown
 
     def _changes(self):
         """Return (which elements the script has changed, the gradient in the master's dtype), or None.
@@ -180,6 +182,8 @@ class ShownGradient:
         if changes is None:
             return
         is_changed, wide = changes
+        if exact is None and self._mark is not None and is_changed is not None and not is_changed.any():
+            return  # a script has removed it from the master
         if exact is None or is_changed is None or exact.is_sparse:
             set_stored_gradient(self.master, wide)
         else:
@@ -193,6 +197,14 @@ class ShownGradient:
                 self.gradient = self.copy = None
             else:
                 self.show(rounded(wide, self.model))
+        self._mark = mark_of(wide)
+
+    def follow_writes(self):
+        """Show what a script has done to the master's gradient, which ``amp.master_params`` gives it: clipped, say."""
+        if not is_unchanged(self._mark, mark_of(stored_gradient(self.master))):
+            with grad_enabled(False):
+                self.take_changes()
+                self.follow()
 
     def show(self, values):
         """Make these the values of the tensor."""
