@@ -86,6 +86,21 @@ def test_a_moved_model_trains_on_where_it_is(setting, way):
         assert {param.device.type for param in amp.master_params(lab.optimizer)} == {WAYS[way][1]}
 
 
+@settings_at("O2", "O5", stored=True)
+@each_way
+def test_a_second_optimizer_of_a_moved_model_has_the_masters_of_the_first(setting, way):
+    lab = Lab(setting, way)
+    with lab.first.running(), session_of(setting):
+        lab.begin()
+        lab.move()
+        second = torch.optim.SGD(lab.model.parameters(), lr=0.1)
+        initialize(setting, lab.model, second, loss_scale=8.0)
+        masters = list(amp.master_params(second))
+        assert {master.device.type for master in masters} == {WAYS[way][1]}
+        assert all(one is other for one, other in zip(masters, amp.master_params(lab.optimizer)))
+        lab.step()
+
+
 @cast_weights
 @each_way
 def test_a_moved_model_stays_where_it_is_after_the_session(setting, way):

@@ -211,6 +211,14 @@ def make_master(param, originals, dtype):
     return master
 
 
+def move_master(master, device):
+    """Move a master, the same object, and its gradient to the device of its half param."""
+    if master.device != device:
+        grad, master.grad = master.grad, None
+        master.data = master.data.to(device)
+        master.grad = None if grad is None else grad.to(device)
+
+
 def recast(state, shape, dtype):
     """Cast the floating tensors of a param's state that have the param's shape, but not its count of steps."""
     for name, value in (state or {}).items():

@@ -15,7 +15,7 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import MasterChunk, Snapshot, make_master, recast, take_values
+from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
 from .state_by_param import make_plain, read_by_param
 from .stored_master import restore
@@ -131,6 +131,7 @@ class OptimizerMasters:
     def _replace_params(self, groups, originals):
         """Replace half params by masters; move their optimizer state to the masters, in float32."""
         self._drop_removed()
+        self._session_masters.follow_models()
         self._session_masters.show_written()
         state, pairs = self._optimizer.state, []
         for params in [group["params"] for group in groups]:
@@ -162,9 +163,10 @@ class OptimizerMasters:
         It has what was written to the half param.
         """
         master = self._session_masters.find(param)
-        if master is None or any([getattr(master, name) != getattr(param, name) for name in ("shape", "device")]):
+        if master is None or master.shape != param.shape:
             return make_master(param, originals, self.dtype)
         restore(master)
+        move_master(master, param.device)
         vars(master).update(vars(param))
         take_values([param], [master])
         return master
@@ -278,17 +280,16 @@ class OptimizerMasters:
         for chunk in self._chunks_with_values():
             if chunk.is_new or not new_only:
                 chunk.refresh(wholly=chunk.is_new and self._session_masters.are_weights_shared_by_hand())
-        if may_have_moved and any([model.device != master.device for model, master in self._pairs.values()]):
-            self._follow_models()
+        if may_have_moved:
+            self.follow_models()
 
-    def _follow_models(self):
-        """Move the masters to the devices of their half params, which a script has moved."""
+    def follow_models(self):
+        """Move the masters to the devices of their half params, which a script may have moved."""
+        if not any([model.device != master.device for model, master in self._pairs.values()]):
+            return
         self.restore_values()
         for model, master in self._pairs.values():
-            if model.device != master.device:
-                grad, master.grad = master.grad, None
-                master.data = master.data.to(model.device)
-                master.grad = None if grad is None else grad.to(model.device)
+            move_master(master, model.device)
         self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def show_written(self):

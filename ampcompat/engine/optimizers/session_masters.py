@@ -139,6 +139,11 @@ class SessionMasters:
         if entry is not None and entry.model() is not None:
             restore(entry.master)
 
+    def follow_models(self):
+        """Move masters to the devices of half params that a script has moved, of all optimizers."""
+        for owner in self._owners:
+            owner.follow_models()
+
     def show_written(self):
         """Round the masters that a script has written into their half params, of all optimizers."""
         for owner in self._owners:
