@@ -1,7 +1,6 @@
 """Every backend on every pair of dtypes that it can serve here, and a way to open one."""
 
 import contextlib
-import threading
 
 import pytest
 import torch
@@ -69,7 +68,6 @@ OWNERS = [
     torch.utils.checkpoint.CheckpointFunction,
     torch.nn.modules.rnn._VF,
     torch.linalg if hasattr(torch, "linalg") else torch,
-    threading.Thread,
 ]
 
 

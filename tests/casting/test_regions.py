@@ -8,7 +8,6 @@ from opened import PAIRS, each_setting, opened, snapshot
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.engine.casting import BACKENDS, CastBackend
-from ampcompat.engine.casting.thread_state import InRegion, Paused, Switch
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 
@@ -104,22 +103,6 @@ def test_confined_backend_is_undone_without_a_trace():
         with backend.region():
             pass
     assert snapshot() == before
-
-
-def test_switch_gives_a_thread_back_what_it_was():
-    switch = Switch()
-    with InRegion(switch):
-        assert not switch.local.off and not switch.is_off_somewhere
-        with Paused(switch):
-            assert switch.local.off and switch.is_off_somewhere
-            with InRegion(switch):
-                assert not switch.local.off
-        assert not switch.local.off
-    assert switch.local.off and switch.is_off_somewhere
-    switch.turn_on()
-    with InRegion(switch):
-        assert not switch.local.off
-    assert not switch.local.off and not switch.is_off_somewhere
 
 
 def test_levels_without_casts_have_regions_that_do_nothing():
