@@ -6,12 +6,10 @@ from torch import nn
 
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 class Model(nn.Module):

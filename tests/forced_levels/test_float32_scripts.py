@@ -1,19 +1,23 @@
 """``run --opt-level`` on float32 scripts without Apex: as the same script with ``amp`` written in by hand."""
 
-import contextlib
 import copy
 
 import pytest
 import torch
+from amp_by_hand import assert_equal, backward, begin, both
 from helpers.half_kernels import convolves_in
 from torch import nn
 from torch.nn import functional
 
+import ampcompat
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 def convolutional():
@@ -25,23 +29,12 @@ def convolutional():
 class Script:
     """A training loop as scripts have it, with ``amp`` written in (``level``), or without (None)."""
 
-    def __init__(self, level=None, make_optimizer=None, seed=0):
+    def __init__(self, level=None, seed=0):
         torch.manual_seed(seed)
-        self.level = level
+        self.level, self.losses = level, []
         self.model = convolutional()
-        self.optimizer = (make_optimizer or (lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9)))(
-            self.model.parameters()
-        )
-        self.losses = []
-        if level is not None:
-            amp.initialize(self.model, self.optimizer, opt_level=level, verbosity=0)
-
-    def backward(self, loss):
-        if self.level is None:
-            loss.backward()
-        else:
-            with amp.scale_loss(loss, self.optimizer) as scaled_loss:
-                scaled_loss.backward()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+        begin(level, self.model, self.optimizer)
 
     def loss(self, index):
         generator = torch.Generator().manual_seed(index)
@@ -53,7 +46,7 @@ class Script:
         for index in range(first, first + steps):
             self.optimizer.zero_grad()
             loss = self.loss(index)
-            self.backward(loss)
+            backward(self.level, loss, self.optimizer)
             if clips:
                 nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
@@ -66,29 +59,11 @@ class Script:
         return found + [value for each in self.optimizer.state.values() for value in each.values()]
 
 
-def assert_equal(result, expected):
-    assert len(result) == len(expected)
-    for one, other in zip(result, expected):
-        assert one.dtype is other.dtype and torch.equal(one.isnan(), other.isnan())  # O3 overflows
-        assert torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
 def by_hand(level, train):
     """Return the result of a script with ``amp`` written in by hand."""
     result = train(Script(level)).result()
-    amp_closed()
-    return result
-
-
-def amp_closed():
-    import ampcompat
-
     ampcompat.reset()
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+    return result
 
 
 @pytest.mark.parametrize("clips", [True, False])
@@ -146,12 +121,12 @@ def test_a_forward_pass_without_gradients_prepares_nothing(level):
 def test_gradients_are_true_ones_after_backward_and_add_up(level):
     def gradients(script):
         for index in (0, 1):
-            script.backward(script.loss(index))
+            backward(script.level, script.loss(index), script.optimizer)
         return script
 
     script = Script(level)
     expected = [param.grad.clone() for param in gradients(script).model.parameters()]
-    amp_closed()
+    ampcompat.reset()
     with forced(level):
         assert_equal([param.grad for param in gradients(Script()).model.parameters()], expected)
 
@@ -246,21 +221,13 @@ def test_models_without_an_optimizer_stay_as_they_are(level):
 
 def test_an_optimizer_of_encoder_and_decoder_prepares_both(level):
     def run(hand):
-        torch.manual_seed(0)
         encoder, decoder = nn.Linear(4, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
         params = list(encoder.parameters()) + list(decoder.parameters())
-        optimizer = torch.optim.SGD(params, lr=0.1)
-        if hand:
-            amp.initialize([encoder, decoder], optimizer, opt_level=level, verbosity=0)
+        optimizer = begin(hand, [encoder, decoder], torch.optim.SGD(params, lr=0.1))
         for _ in range(2):
             optimizer.zero_grad()
-            loss = decoder(encoder(torch.ones(2, 4))).sum()
-            with amp.scale_loss(loss, optimizer) if hand else contextlib.nullcontext(loss) as scaled:
-                scaled.backward()
+            backward(hand, decoder(encoder(torch.ones(2, 4))).sum(), optimizer)
             optimizer.step()
         return [each for model in (encoder, decoder) for each in model.state_dict().values()]
 
-    expected = run(True)
-    amp_closed()
-    with forced(level):
-        assert_equal(run(False), expected)
+    assert_equal(*both(level, run))

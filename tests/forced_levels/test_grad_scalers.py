@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from amp_by_hand import SMALL, assert_equal
+from helpers import loops
 from torch import nn
 
 from ampcompat import amp
@@ -10,15 +12,12 @@ from ampcompat.engine.session import process_state
 from ampcompat.launch.forced_levels.forced_level import forced
 from ampcompat.support.observer import Observer
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="before torch 2.3 GradScaler is for CUDA only"
-)
-SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+pytestmark = [
+    pytest.mark.skipif(
+        not hasattr(getattr(torch, "amp", None), "GradScaler"), reason="before torch 2.3 GradScaler is for CUDA only"
+    ),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 class Script:
@@ -49,19 +48,13 @@ class Script:
 
     def by_hand(self, factor=SMALL, unscales=False):
         self.optimizer.zero_grad()
-        with amp.scale_loss(self.model(torch.ones(2, 4)).float().sum() * factor, self.optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(self.model(torch.ones(2, 4)).float().sum() * factor, self.optimizer)
         if unscales:
             nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)
         self.optimizer.step()
 
     def weights(self):
         return [each.clone() for each in self.model.state_dict().values()]
-
-
-def assert_equal(result, expected):
-    for one, other in zip(result, expected):
-        assert torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 @pytest.mark.parametrize("unscales", [False, True])

@@ -1,30 +1,26 @@
 """Loops of several models, optimizers, closures and wrappers under a forced level, against ``amp`` by hand."""
 
-import contextlib
 import copy
 import gc
 import inspect
 
 import pytest
 import torch
+from amp_by_hand import SMALL, assert_equal, backward, begin, both
 from helpers import compilers, sharding
 from helpers.copies import saved_and_loaded
 from torch import nn
 from torch.nn import functional
 
-import ampcompat
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.support.torch_compat import features
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
-SMALL = 2.0**-8  # losses that the first scale, 2**16, does not make overflow
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
+    pytest.mark.usefixtures("quiet"),
+]
 
 
 def mlp(first=4, last=1):
@@ -35,53 +31,28 @@ def sgd(*modules):
     return torch.optim.SGD([param for each in modules for param in each.parameters()], lr=0.5)
 
 
-def both(level, run):
-    """Return what ``run(hand)`` returns with ``amp`` written in by hand, and under a forced level."""
-    torch.manual_seed(0)
-    expected = run(level)
-    ampcompat.reset()
-    torch.manual_seed(0)
-    with forced(level):
-        return expected, run(None)
-
-
-def block(level, loss, optimizer):
-    return contextlib.nullcontext(loss) if level is None else amp.scale_loss(loss, optimizer)
-
-
 def weights(*models):
     return [each.clone() for model in models for each in model.state_dict().values()]
-
-
-def assert_equal(pair):
-    assert len(pair[0]) == len(pair[1])
-    for one, other in zip(*pair):
-        assert one.dtype is other.dtype and torch.equal(one.isnan(), other.isnan())  # LBFGS diverges at O3
-        assert torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def adversarial(hand):
     """Return the weights of a generator and a discriminator after some steps."""
     generator, discriminator = mlp(2, 4), mlp()
-    optimizers = sgd(generator), sgd(discriminator)
-    if hand is not None:
-        amp.initialize([generator, discriminator], list(optimizers), opt_level=hand, verbosity=0)
+    optimizers = begin(hand, [generator, discriminator], [sgd(generator), sgd(discriminator)])
     for _ in range(3):
         fake = generator(torch.ones(2, 2))
         discriminator.zero_grad()
         for loss in (discriminator(torch.ones(2, 4)).mean() * SMALL, -discriminator(fake.detach()).mean() * SMALL):
-            with block(hand, loss, optimizers[1]) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, loss, optimizers[1])
         optimizers[1].step()
         optimizers[0].zero_grad()
-        with block(hand, discriminator(fake).mean() * SMALL, optimizers[0]) as scaled_loss:
-            scaled_loss.backward()
+        backward(hand, discriminator(fake).mean() * SMALL, optimizers[0])
         optimizers[0].step()
     return weights(generator, discriminator)
 
 
 def test_an_adversarial_loop(level):
-    assert_equal(both(level, adversarial))
+    assert_equal(*both(level, adversarial))
 
 
 def test_an_overflow_of_one_optimizers_pass_skips_its_step_only():
@@ -100,59 +71,50 @@ def test_an_overflow_of_one_optimizers_pass_skips_its_step_only():
 def test_two_optimizers_of_one_model(level):
     def run(hand):
         model = mlp()
-        optimizers = [sgd(model[0]), sgd(model[2])]
-        if hand is not None:
-            amp.initialize(model, optimizers, opt_level=hand, verbosity=0)
+        optimizers = begin(hand, model, [sgd(model[0]), sgd(model[2])])
         for _ in range(2):
             for each in optimizers:
                 each.zero_grad()
-            with block(hand, model(torch.ones(2, 4)).sum() * SMALL, optimizers) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, model(torch.ones(2, 4)).sum() * SMALL, optimizers)
             for each in optimizers:
                 each.step()
         return weights(model)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 def test_gradients_of_several_passes_add_up(level):
     def run(hand):
         model = mlp()
-        optimizer = sgd(model)
-        if hand is not None:
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, sgd(model))
         for index in range(4):
-            with block(hand, model(torch.full((2, 4), index + 1.0)).sum() * SMALL, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, model(torch.full((2, 4), index + 1.0)).sum() * SMALL, optimizer)
             if index % 2:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.01)
                 optimizer.step()
                 model.zero_grad()
         return weights(model)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 @pytest.mark.parametrize("make", [lambda model: torch.optim.LBFGS(model.parameters(), max_iter=3), sgd], ids="LS")
 def test_closures(level, make):
     def run(hand):
         model = mlp()
-        optimizer = make(model)
-        if hand is not None:
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, make(model))
 
         def closure():
             optimizer.zero_grad()
             loss = model(torch.ones(2, 4)).pow(2).sum() * SMALL
-            with block(hand, loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, loss, optimizer)
             return loss
 
         for _ in range(2):
             optimizer.step(closure)
         return weights(model)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
@@ -169,25 +131,16 @@ def test_gradient_checkpoints(level, use_reentrant):
 
     def run(hand):
         model = Model()
-        optimizer = sgd(model)
-        if hand is not None:
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
-        for _ in range(2):
-            optimizer.zero_grad()
-            loss = model(torch.ones(2, 4, requires_grad=True)).sum() * SMALL
-            with block(hand, loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-        return weights(model)
+        optimizer = begin(hand, model, sgd(model))
+        return train(model, lambda inputs: model(inputs.requires_grad_()), optimizer, hand)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 def train(model, called, optimizer, hand=None, steps=2):
     for _ in range(steps):
         optimizer.zero_grad()
-        with block(hand, called(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        backward(hand, called(torch.ones(2, 4)).sum() * SMALL, optimizer)
         optimizer.step()
     return weights(model)
 
@@ -195,25 +148,21 @@ def train(model, called, optimizer, hand=None, steps=2):
 def test_data_parallel_models(level):
     def run(hand):
         model = mlp()
-        optimizer = sgd(model)
-        if hand is not None:
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, sgd(model))
         return train(model, nn.DataParallel(model), optimizer, hand)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
     def run(hand):
         model = mlp()
-        optimizer = sgd(model)
-        if hand is not None:
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, sgd(model))
         train(model, model, optimizer, hand)
         with torch.no_grad():
             return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), saved_and_loaded(model))]
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 @pytest.mark.usefixtures("compiler_forgets")
@@ -221,19 +170,17 @@ def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
 def test_compiled_models(level, method):
     def run(hand):
         model = mlp()
-        if hand is not None:
-            optimizer = sgd(model)
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, sgd(model)) if hand is not None else None
         called = model
         if method == "method":
             model.compile(backend="eager")
         else:
             called = torch.compile(model, backend="eager")
-        return train(model, called, sgd(called) if hand is None else optimizer, hand)
+        return train(model, called, optimizer or sgd(called), hand)
 
     found = both(level, run)
     if compilers.TELLS_THAT_IT_TRACES:
-        assert_equal(found)
+        assert_equal(*found)
     else:  # compiled before `initialize`, products are those of torch, which rounds otherwise than emulated half
         assert all(torch.allclose(one, other, atol=2e-3) for one, other in zip(*found))
 
@@ -254,13 +201,11 @@ def test_distributed_models(level, group):
 
     def run(hand):
         model = mlp()
-        if hand is not None:
-            optimizer = sgd(model)
-            amp.initialize(model, optimizer, opt_level=hand, verbosity=0)
+        optimizer = begin(hand, model, sgd(model)) if hand is not None else None
         wrapper = nn.parallel.DistributedDataParallel(model)
-        return train(model, wrapper, sgd(wrapper) if hand is None else optimizer, hand)
+        return train(model, wrapper, optimizer or sgd(wrapper), hand)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
@@ -388,21 +333,19 @@ def test_an_optimizer_around_another_one(level):
     def run(hand):
         model = mlp()
         optimizer = SharpnessAware(model.parameters(), lr=0.5)
-        if hand is not None:
-            amp.initialize(model, [optimizer, optimizer.inner], opt_level=hand, verbosity=0)
+        begin(hand, model, [optimizer, optimizer.inner])
 
         def closure():
             optimizer.zero_grad()
             loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
-            with block(hand, loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, loss, optimizer)
             return loss
 
         for _ in range(2):
             optimizer.step(closure)
         return weights(model)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 class Layer(nn.Linear):
@@ -415,17 +358,9 @@ class Layer(nn.Linear):
 def test_a_layer_whose_forward_method_is_called_directly(level):
     def run(hand):
         layer = Layer(4, 6)
-        optimizer = sgd(layer)
-        if hand is not None:
-            amp.initialize(layer, optimizer, opt_level=hand, verbosity=0)
-        for _ in range(2):
-            optimizer.zero_grad()
-            with block(hand, layer.forward(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-        return weights(layer)
+        return train(layer, layer.forward, begin(hand, layer, sgd(layer)), hand)
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
     assert not hasattr(Layer.forward, "__wrapped__")
 
 
@@ -469,14 +404,10 @@ def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
         layer = Layer(4, 6)
         optimizer = sgd(layer)
         scripted = torch.jit.script(layer)
-        if hand is not None:
-            amp.initialize(scripted, optimizer, opt_level=hand, verbosity=0)
-        with block(hand, scripted(torch.ones(2, 4)).sum() * SMALL, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
-        return weights(scripted)
+        begin(hand, scripted, optimizer)
+        return train(scripted, scripted, optimizer, hand, steps=1)
 
-    assert_equal(both(scripted_at, run))
+    assert_equal(*both(scripted_at, run))
 
 
 def test_a_tensor_without_a_module_beside_a_model(level):
@@ -484,24 +415,20 @@ def test_a_tensor_without_a_module_beside_a_model(level):
 
     def run(hand):
         model, log_alpha = mlp(), torch.zeros(1, requires_grad=True)
-        optimizers = sgd(model), torch.optim.SGD([log_alpha], lr=0.5)
-        if hand is not None:
-            amp.initialize(model, list(optimizers), opt_level=hand, verbosity=0)
+        optimizers = begin(hand, model, [sgd(model), torch.optim.SGD([log_alpha], lr=0.5)])
         for _ in range(3):
             for each in optimizers:
                 each.zero_grad()
             output = model(torch.ones(2, 4)).mean() * SMALL
-            with block(hand, output + log_alpha.exp().sum() * SMALL, list(optimizers)) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, output + log_alpha.exp().sum() * SMALL, optimizers)
             for each in optimizers:
                 each.step()
             optimizers[1].zero_grad()
-            with block(hand, (log_alpha * output.detach()).sum(), optimizers[1]) as scaled_loss:
-                scaled_loss.backward()
+            backward(hand, (log_alpha * output.detach()).sum(), optimizers[1])
             optimizers[1].step()
         return weights(model) + [log_alpha.detach().clone()]
 
-    assert_equal(both(level, run))
+    assert_equal(*both(level, run))
 
 
 class Masked(nn.Module):

@@ -9,13 +9,11 @@ from torch import nn
 from ampcompat.errors import AmpError
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
-pytestmark = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+pytestmark = [
+    pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
+    pytest.mark.usefixtures("quiet"),
+]
 LINE = r"test_refusals\.py:\d+"
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setenv("AMPCOMPAT_VERBOSITY", "0")
 
 
 def test_an_optimizer_of_tensors_without_a_module(level):
