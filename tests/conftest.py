@@ -129,6 +129,22 @@ def compiler_forgets(compiled_before):
         yield
 
 
+@pytest.fixture
+def error_line(capsys, monkeypatch):
+    """Return a function that returns what a wrong command line prints: one line, with exit code 2; nothing is run."""
+    from ampcompat.cli import main
+
+    def line_of(*arguments):
+        monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it ran"))
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert left.value.code == 2 and printed.out == "" and len(printed.err.splitlines()) == 1
+        return printed.err
+
+    return line_of
+
+
 @pytest.fixture(params=ALL_LEVELS)
 def level(request):
     """Every opt level."""

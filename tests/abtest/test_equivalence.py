@@ -129,22 +129,6 @@ def test_a_pipeline_fails_on_the_results_that_it_names(saved, capsys, results, c
     assert errors == (f"ampcompat report: --fail-on: {told}\n" if told else "")
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (["--fail-on", "refuted"], "--fail-on refuted needs --tolerance, such as --tolerance 0.01"),
-        (["--fail-on", "worse"], "'worse' is not one of rejected, refuted, not-shown, failed"),
-        (["--tolerance", "1 %"], "is not a share between 0 and 1"),
-        (["--tolerance", "0"], "is not a share between 0 and 1"),
-    ],
-)
-@pytest.mark.parametrize("command", ["ab", "report"])
-def test_a_wrong_gate_is_one_line_before_anything_runs(saved, capsys, command, arguments, says):
-    with pytest.raises(SystemExit) as left:
-        main([command] + arguments + [saved if command == "report" else __file__])
-    assert left.value.code == 2 and says in capsys.readouterr().err
-
-
 def test_the_json_of_a_row_has_its_equivalence_and_its_speed(saved):
     report = Report.load(saved)
     report.environment["tolerance"] = 0.01

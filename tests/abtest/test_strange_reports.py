@@ -26,15 +26,6 @@ def altered(tmp_path, change):
     return str(path)
 
 
-def error_of(capsys, *arguments):
-    """Return the one line that ``report`` prints about a file."""
-    with pytest.raises(SystemExit) as left:
-        main(["report"] + list(arguments))
-    told = capsys.readouterr()
-    assert left.value.code == 2 and told.out == "" and told.err.count("\n") == 1
-    return told.err
-
-
 def one_row(**values):
     """Return a change of the values of the second row."""
     return lambda tree: list(tree["runs"].values())[1].update(values)
@@ -58,29 +49,29 @@ def many_repeats(tree):
     ],
     ids=["packed", "rows", "repeats", "overflow"],
 )
-def test_a_report_that_would_take_long_is_one_line(tmp_path, capsys, change, says):
-    assert says in error_of(capsys, altered(tmp_path, change))
+def test_a_report_that_would_take_long_is_one_line(tmp_path, error_line, change, says):
+    assert says in error_line("report", altered(tmp_path, change))
 
 
-def test_max_size_allows_more_runs(tmp_path, capsys):
+def test_max_size_allows_more_runs(tmp_path, error_line):
     path = altered(tmp_path, lambda tree: tree["runs"]["O1"].update(repeats=[dict(tree["runs"]["O1"])] * 130))
-    assert "for --max-size 32" in error_of(capsys, path)
+    assert "for --max-size 32" in error_line("report", path)
     assert main(["report", path, "--max-size", "64"]) == 0
 
 
-def test_a_compressed_report_is_read_up_to_the_limit(tmp_path, capsys):
+def test_a_compressed_report_is_read_up_to_the_limit(tmp_path, error_line):
     path = tmp_path / "bomb.json.gz"
     with gzip.open(path, "wb") as file:
         for _ in range(3):
             file.write(bytes(1 << 20))
-    assert "it has more than 1 MiB; --max-size allows more" in error_of(capsys, str(path), "--max-size", "1")
+    assert "it has more than 1 MiB; --max-size allows more" in error_line("report", str(path), "--max-size", "1")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes and devices of POSIX")
-def test_pipes_and_devices_are_not_read(tmp_path, capsys):
+def test_pipes_and_devices_are_not_read(tmp_path, error_line):
     os.mkfifo(str(tmp_path / "pipe"))
     for path in (str(tmp_path / "pipe"), "/dev/zero"):
-        assert "it is a pipe or a device, not a file" in error_of(capsys, path)
+        assert "it is a pipe or a device, not a file" in error_line("report", path)
     with pytest.raises(AmpError, match="Is a directory"):
         files.read(str(tmp_path))
 

@@ -242,21 +242,6 @@ def test_sarif_has_a_rule_and_a_place_for_every_finding(tmp_path, capsys):
     assert places == [1, 1] and "Runs unchanged" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["/nowhere"], "no such file or folder: '/nowhere'"),
-        ([], "required: PATH"),
-        ([".", "--json", "-", "--sarif", "-"], "only one of"),
-        (["--json", "/nowhere/f", os.path.dirname(__file__) + "/checked.py"], "cannot write '/nowhere/f'"),
-    ],
-)
-def test_wrong_arguments_are_one_line_and_exit_code_2(capsys, arguments, message):
-    with pytest.raises(SystemExit) as stop:
-        main(["check"] + arguments)
-    assert stop.value.code == 2 and message in capsys.readouterr().err
-
-
 def test_progress_is_told_after_each_file(tmp_path):
     write(tmp_path, {"a.py": "1\n", "b.py": "2\n"})
     seen = []

@@ -12,7 +12,7 @@ from helpers.processes import ROOT, environment, python
 from ampcompat.abtest import Report
 from ampcompat.abtest.report import export
 from ampcompat.abtest.running import subprocess_child
-from ampcompat.cli import ab_command, ab_options, main
+from ampcompat.cli import ab_options, main
 from ampcompat.support.torch_compat import step_hooks
 
 AB = ("-m", "ampcompat", "ab")
@@ -257,13 +257,10 @@ def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, tmp_p
         assert text + apart in printed and printed.count(apart) == 1
 
 
-def test_a_script_with_a_syntax_error_is_not_run(script, capsys):
+def test_a_script_with_a_syntax_error_is_not_run(script, error_line):
     path = script("import torch\n\nfor step in range(3)\n    pass\n")
-    with pytest.raises(SystemExit) as left:
-        ab_command.ab([path])
-    told = capsys.readouterr()
-    assert left.value.code == 2 and told.out == "" and len(told.err.splitlines()) == 1
-    assert f"{path}, line 3: SyntaxError: " in told.err and "for step in range(3)" in told.err
+    told = error_line("ab", path)
+    assert f"{path}, line 3: SyntaxError: " in told and "for step in range(3)" in told
 
 
 def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script):
@@ -324,45 +321,14 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level():
     assert "No advice: the baseline O0 is not a usable reference: its loss is nan from step 12 on" in printed
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        ([], "no script given"),
-        (["nowhere.py"], "script not found: 'nowhere.py'"),
-        (["-m", "no_such_module_anywhere"], "no module named"),
-        (["--levels", "O0,01", "script.py"], "the capital letter O, not the number zero"),
-        (["--levels", "O1,O1", "script.py"], "contains a level twice"),
-        (["--baseline", "O9", __file__], "'O9' is not one of"),
-        (["--steps", "0", "script.py"], "not a whole number from 1 up"),
-        (["--repeats", "many", "script.py"], "not a whole number"),
-        (["--seed", "-1", "script.py"], "--seed"),
-        (["--json", "no/such/folder/x.json", "script.py"], "cannot write"),
-        (["--png", "charts.gif", "script.py"], "charts.gif: its extension must be one of .png, .svg, .pdf"),
-        (["-"], "a script from stdin"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_command_line_is_one_line_and_exit_code_two(arguments, says, capsys):
-    with pytest.raises(SystemExit) as left:
-        ab_command.ab(arguments)
-    printed = capsys.readouterr()
-    assert left.value.code == 2 and printed.out == ""
-    assert len(printed.err.splitlines()) == 1 and printed.err.startswith("ampcompat ab: error: ")
-    assert says in printed.err
-
-
-def test_under_a_launcher_the_error_names_the_option(monkeypatch, capsys, script):
+def test_under_a_launcher_the_error_names_the_option(monkeypatch, error_line, script):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(SystemExit):
-        ab_command.ab([script("")])
-    assert "--launcher" in capsys.readouterr().err
+    assert "--launcher" in error_line("ab", script(""))
 
 
-def test_a_page_without_its_library_is_an_error_before_anything_runs(script, capsys, monkeypatch):
+def test_a_page_without_its_library_is_an_error_before_anything_runs(script, error_line, monkeypatch):
     monkeypatch.setattr(ab_options.renderer, "is_installed", lambda: False)
-    with pytest.raises(SystemExit):
-        ab_command.ab(["--html", "x.html", script("")])
-    assert "pip install 'vl-convert-python>=1.9' jinja2" in capsys.readouterr().err
+    assert "pip install 'vl-convert-python>=1.9' jinja2" in error_line("ab", "--html", "x.html", script(""))
 
 
 def test_the_parent_process_does_not_import_torch():

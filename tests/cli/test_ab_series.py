@@ -67,15 +67,6 @@ def script(tmp_path):
     return str(tmp_path / "training.py")
 
 
-def error_of(capsys, *arguments):
-    """Return the one line of a command that ends with exit code 2."""
-    with pytest.raises(SystemExit) as left:
-        ab_command.ab([str(each) for each in arguments])
-    said = capsys.readouterr().err
-    assert left.value.code == 2
-    return said.splitlines()[-1]
-
-
 # -- resume ------------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +175,9 @@ def test_there_are_fewer_rounds_where_a_run_trains_for_less_time_than_it_starts(
     ],
     ids=["script", "seed", "steps", "options", "none"],
 )
-def test_a_file_of_another_command_is_one_error_and_stays(begun, script, tmp_path, capsys, options, changed, says):
+def test_a_file_of_another_command_is_one_error_and_stays(
+    begun, script, tmp_path, capsys, error_line, options, changed, says
+):
     path = tmp_path / "report.json"
     ab_command.ab(["--resume", str(path), "--levels", "O0", script])
     content = path.read_bytes()
@@ -196,7 +189,8 @@ def test_a_file_of_another_command_is_one_error_and_stays(begun, script, tmp_pat
         ab_command.ab(["--resume", str(path)] + options + [script])
         assert begun == ["O0x"]
         return
-    said = error_of(capsys, "--resume", path, "--levels", "O0", *(options + [script]))
+    capsys.readouterr()
+    said = error_line("ab", "--resume", path, "--levels", "O0", *options, script)
     assert says in said and begun == [] and path.read_bytes() == content
 
 
@@ -205,15 +199,12 @@ def test_another_torch_ends_a_resumed_series_before_the_file_changes(begun, scri
     ab_command.ab(["--resume", str(path), "--levels", "O0", script])
     content = path.read_bytes()
     monkeypatch.setattr(MadeRun, "versions", {"torch": "2.1", "device": "cuda (H200)"})
-    said = error_of(capsys, "--resume", path, "--levels", "O0,O1", script)
+    with pytest.raises(SystemExit) as left:
+        ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert left.value.code == 2
     assert "torch was '2.0', is '2.1' (O1); device was 'cpu', is 'cuda (H200)' (O1)" in said
     assert path.read_bytes() == content
-
-
-def test_a_resumed_file_that_is_no_report_is_an_error(begun, script, tmp_path, capsys):
-    (tmp_path / "report.json").write_text("{")
-    assert "not JSON" in error_of(capsys, "--resume", tmp_path / "report.json", script)
-    assert begun == []
 
 
 def test_the_script_of_a_module_is_found_without_importing_its_package(tmp_path, monkeypatch):
@@ -267,27 +258,6 @@ def test_layers_are_given_to_a_variant_as_forecast_prints_them():
     assert ab_variants.parse_variant("x: --keep-fp32 big.down,big.up")[1]["environment"] == {
         "AMPCOMPAT_KEEP_FP32": "big.down,big.up"
     }
-
-
-@pytest.mark.parametrize(
-    "text, says",
-    [
-        ("x: keep_fp32=[big", "is not a list of layers"),
-        ("x: --keep-fp32 big,,up", "is not a list of layers"),
-        ("without a colon", "is not NAME: OPTIONS"),
-        ("a/b: --opt-level O1", "letters, digits"),
-        ("x: looss_scale=2", "unknown option 'looss_scale=2'"),
-        ("x: --levels O1", "unknown option '--levels'"),
-        ("x: hysteresis=a", "hysteresis='a' is not a whole number"),
-        ("x: cast_model_type=int8", "is not one of float16"),
-        ("x: script=nowhere.py", "script not found"),
-        ("x: --opt-level O9", "'O9' is not one of"),
-        ("unchanged: --opt-level O1", "have the name 'unchanged'"),
-    ],
-)
-def test_a_wrong_variant_is_an_error_before_anything_runs(begun, script, capsys, text, says):
-    assert says in error_of(capsys, "--variant", text, script)
-    assert begun == []
 
 
 @pytest.mark.parametrize(
@@ -468,27 +438,6 @@ def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch
     serial, together = reports
     assert repr([run.loss for run in together.runs.values()]) == repr([run.loss for run in serial.runs.values()])
     assert list(together.runs) == list(serial.runs) == ["O0", "O1"]
-
-
-@pytest.mark.parametrize(
-    "options, says",
-    [
-        (["--gpus", "0,0"], "is not a list of distinct GPUs"),
-        (["--gpus", "0,1", "--jobs", "3"], "more than the 2 of --gpus"),
-        (["--jobs", "0"], "not a whole number from 1 up"),
-        (["--plan", "here", "--json", "x.json"], "--plan cannot be combined with --json: it runs nothing"),
-        (["--plan", "/dev/null/here"], "cannot write /dev/null/here: Not a directory."),
-        (["--resume", "a.json", "--json", "b.json"], "--resume writes the report too"),
-        (["--find-keep-fp32", "O2", "--no-control"], "--find-keep-fp32 cannot be combined with --no-control"),
-        (
-            ["--find-keep-fp32", "O2", "--variant", "a: --opt-level O1"],
-            "--find-keep-fp32 cannot be combined with --variant: it searches for the layers of one level",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_are_errors_before_anything_runs(begun, script, capsys, options, says):
-    assert says in error_of(capsys, *(options + [script]))
-    assert begun == []
 
 
 def test_options_that_exclude_each_other_exist():

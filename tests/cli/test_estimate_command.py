@@ -213,24 +213,6 @@ def test_what_could_not_be_measured_is_told(script, tmp_path, capsys, change, to
     assert told in output.err and not output.out
 
 
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (["--batch-sizes", "4", "script"], "write {batch} in its place"),
-        (["script", "{batch}"], "give --batch-sizes or --memory"),
-        (["--batch-sizes", "4,x", "script"], "not a list of positive whole numbers"),
-        (["--memory", "16", "script"], "GiB"),
-        (["--opt-level", "O7", "script"], "not one of O0"),
-    ],
-    ids=lambda value: "",
-)
-def test_wrong_arguments_are_one_line(script, capsys, arguments, told):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["estimate"] + [script if each == "script" else each for each in arguments])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and told in error and error.count("\n") == 1
-
-
 GAN = """
 import torch
 from apex import amp

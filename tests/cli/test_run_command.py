@@ -7,7 +7,7 @@ import textwrap
 import pytest
 import torch
 from helpers import forked, half_kernels
-from helpers.processes import ROOT, RUN, environment, error_line, python, run_in_process
+from helpers.processes import ROOT, RUN, environment, python, run_in_process
 
 from ampcompat.cli import main, run_command
 from ampcompat.opt_levels import OPT_LEVELS
@@ -76,64 +76,6 @@ def test_exit_codes_and_tracebacks_are_the_scripts_own(script, source):
     path = script(source)
     alone, under = python(path), python(*(RUN + (path,)))
     assert (under.returncode, under.stdout, under.stderr) == (alone.returncode, alone.stdout, alone.stderr)
-
-
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        ([], "no script given"),
-        (["nowhere.py"], "script not found: 'nowhere.py'"),
-        (["."], "is a directory"),
-        (["-m"], "no module given"),
-        (["-m", "no_such_module_anywhere"], "no module named 'no_such_module_anywhere'"),
-        (["--opt-level", "01", "script.py"], "the capital letter O, not the number zero"),
-        (["--opt-level", "o1", "script.py"], "'o1' is not one of O0, O1, O2, O3, O4, O5; write O1\n"),
-        (["--opt-level", "2", "script.py"], "; write O2\n"),
-        (["--opt-level", "mixed", "script.py"], "'mixed' is not one of O0, O1, O2, O3, O4, O5\n"),
-        (["--opt-level"], "expected one argument"),
-        (["--backend", "cuda", "script.py"], "'patched'"),
-        (["--verbosity", "loud", "script.py"], "not a whole number"),
-        (["--verbosity", "-1", "script.py"], "--verbosity"),
-        (["--dtypes", "float32", "script.py"], "such as float32,float64"),
-        (["--dtypes", "float64,float32", "script.py"], "'float64,float32' is not LOW,HIGH"),
-        (["--dtypes", "half,float", "script.py"], "--dtypes"),
-        (["--opt-levl", "O1", "script.py"], "unrecognized arguments: --opt-levl; did you mean --opt-level?\n"),
-        (["--backends=native", "script.py"], "unrecognized arguments: --backends=native; did you mean --backend?\n"),
-        (["--learning-rate", "1", "script.py"], "unrecognized arguments: --learning-rate\n"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_command_line_is_one_line_and_exit_code_two(script, tmp_path, arguments, says, capsys, monkeypatch):
-    script("")
-    monkeypatch.chdir(tmp_path)
-    line = error_line(capsys, monkeypatch, "run", *arguments)
-    assert line.startswith("ampcompat run: error: ") and says in line
-
-
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        (["script.py", "--lr", "1"], "'script.py' is not a command; did you mean: ampcompat run script.py --lr 1\n"),
-        (["rnu", "script.py"], "'rnu' is not a command; did you mean: ampcompat run script.py\n"),
-        (["absent.py"], "'absent.py' is not a command; choose from run, check, migrate, checkpoint, estimate, ab"),
-        (["--opt-level", "O1", "script.py"], "come after it: ampcompat run --opt-level O1 script.py\n"),
-        (["--steps", "5", "ab", "script.py"], "come after it: ampcompat ab --steps 5 script.py\n"),
-        (["--levels", "O0,O1", "script.py"], "come after it: ampcompat COMMAND --levels O0,O1 script.py\n"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_command_line_without_a_command_says_what_may_have_been_meant(
-    script, tmp_path, arguments, says, capsys, monkeypatch
-):
-    script("")
-    monkeypatch.chdir(tmp_path)
-    line = error_line(capsys, monkeypatch, *arguments)
-    assert line.startswith("ampcompat: error: ") and says in line
-
-
-@pytest.mark.parametrize("arguments", [["frobnicate"], ["--no-such-option"]])
-def test_an_unknown_command_is_one_line_and_exit_code_two(arguments, capsys, monkeypatch):
-    assert arguments[0] in error_line(capsys, monkeypatch, *arguments)
 
 
 def test_a_wrong_command_line_is_an_exit_code_and_no_traceback_to_the_shell(script):

@@ -1,4 +1,4 @@
-"""A loop with ``amp`` written in by hand, and under a forced level: ``hand`` is the level where it is written in, else None."""
+"""A loop with ``amp`` written in by hand at the level ``hand``, and under a forced level, where that is None."""
 
 import torch
 from helpers import loops

@@ -7,7 +7,6 @@ import pytest
 import trainings  # noqa: F401  skips old torch
 from helpers import forked
 
-from ampcompat.cli import main
 from ampcompat.launch.forced_levels.forced_level import is_supported
 from ampcompat.tools.forecast import forecast_text
 
@@ -141,22 +140,6 @@ def test_a_script_that_does_not_train_is_one_clear_error(source, told, tmp_path)
     path.write_text(source)
     done = forked.run(forked.forecast, path)
     assert done.returncode == 1 and told in done.stderr and done.stdout == ""
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    (
-        ([], "no script given"),
-        (["--steps", "1", "x.py"], "whole number from 2 up"),
-        (["nothing.py"], "script not found"),
-        (["--json", "/nowhere/at/all.json", "x.py"], "cannot write"),
-        (["-"], "from stdin"),
-    ),
-)
-def test_a_wrong_command_line_is_one_line(arguments, told, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["forecast"] + arguments)
-    assert left.value.code == 2 and told in capsys.readouterr().err
 
 
 def test_the_text_has_80_columns_a_verdict_per_level_and_the_command():

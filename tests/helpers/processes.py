@@ -8,8 +8,6 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 from ampcompat.abtest.running import subprocess_child
 from ampcompat.apex import install
 from ampcompat.cli import main, run_command
@@ -56,13 +54,3 @@ def run_in_process(monkeypatch, *arguments):
         subprocess_child.run_script(script)
     finally:
         install.uninstall()
-
-
-def error_line(capsys, monkeypatch, *arguments):
-    """Return what a wrong command line prints: one line on stderr, as exit code 2 is returned and nothing is run."""
-    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it ran"))
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert left.value.code == 2 and printed.out == "" and len(printed.err.splitlines()) == 1
-    return printed.err

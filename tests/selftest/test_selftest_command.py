@@ -123,25 +123,6 @@ def test_a_failed_row_says_what_to_do_and_the_exit_code_is_1(monkeypatch, capsys
     assert said.splitlines()[-1].startswith("Some checks FAILED: 1 ok, 2 failed (")
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (["--device", "abacus"], "--device abacus: not available to this torch, only cpu"),
-        (
-            ["--device", "cpu", "--json", "/no/such/folder/f.json"],
-            "argument --json: cannot write '/no/such/folder/f.json': ",
-        ),
-        (["more"], "unrecognized arguments: more"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(arguments, message, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["selftest"] + arguments)
-    said = capsys.readouterr().err
-    assert left.value.code == 2 and said.count("\n") == 1
-    assert said.startswith("ampcompat selftest: error: " + message)
-
-
 def test_an_open_session_is_refused():
     with ampcompat.session("O0"), pytest.raises(AmpError, match="ampcompat.reset()"):
         runner.run("cpu", write=lambda line: None)

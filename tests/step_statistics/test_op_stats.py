@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 from helpers.precision import IS_STAND_IN, low_of
-from helpers.processes import error_line, run_in_process
+from helpers.processes import run_in_process
 from torch.nn import functional as F
 
 import ampcompat
@@ -198,11 +198,6 @@ def test_names_are_those_that_users_write():
     written = ["torch.matmul", "F.conv2d", "F.linear", "a * b", "a += b", "a - b", "F.relu", "-a", "Tensor.abs"]
     assert [WrittenNames().name_of(each) for each in functions] == written
     assert readable("torch._VF.lstm") == "torch.lstm" and readable("torch.Tensor.exp_") == "Tensor.exp_"
-
-
-def test_a_file_in_a_folder_that_does_not_exist_is_one_line(capsys, monkeypatch, tmp_path):
-    told = error_line(capsys, monkeypatch, "run", "--op-stats-file", tmp_path / "none" / "f.json", __file__)
-    assert "the folder does not exist or is not writable" in told
 
 
 def test_a_model_that_amp_does_not_know_is_outside_and_a_second_initialize_follows(tmp_path):

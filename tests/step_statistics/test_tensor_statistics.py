@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 from helpers import precision
-from helpers.processes import error_line, run_in_process
+from helpers.processes import run_in_process
 
 import ampcompat
 from ampcompat import amp
@@ -193,11 +193,3 @@ def test_run_writes_the_file_of_an_unchanged_script(tmp_path, monkeypatch):
     run_in_process(monkeypatch, "--stats-every", 2, "--stats-file", tmp_path / "s.csv", path)
     ampcompat.reset()
     assert {line.split(",")[0] for line in (tmp_path / "s.csv").read_text().splitlines()} == {"step", "0", "2"}
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    ((["--stats-every", 2], "needs a place to write to"), (["--stats-file", "f.csv"], "need --stats-every N")),
-)
-def test_a_wrong_command_line_is_one_line(arguments, told, capsys, monkeypatch):
-    assert told in error_line(capsys, monkeypatch, "run", *arguments, __file__)
