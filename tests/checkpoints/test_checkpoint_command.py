@@ -29,6 +29,15 @@ def described(path, capsys, *options):
     return capsys.readouterr().out
 
 
+def failing(path, capsys, *options):
+    with pytest.raises(SystemExit) as stop:
+        main(["checkpoint", str(path)] + [str(option) for option in options])
+    assert stop.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
 def half_and_masters(run):
     """Return what a script with FP16_Optimizer saved for a run at O2: a half model, masters in the optimizer."""
     stash = run.optimizer._amp_stash
@@ -164,19 +173,19 @@ def test_numbers_that_are_not_finite_are_counted(tmp_path, capsys):
     assert {name: found[name] for name in counts} == counts
 
 
-def test_a_damaged_file_gets_one_sentence(tmp_path, error_line):
+def test_a_damaged_file_gets_one_sentence(tmp_path, capsys):
     whole = uninterrupted("O1", "Adam")[0]
     for number, data in enumerate((b"", b"not a checkpoint", whole[: len(whole) // 2], whole[:100])):
         path = tmp_path / f"{number}.pt"
         path.write_bytes(data)
-        assert "is damaged" in error_line("checkpoint", path)
-    assert "cannot read" in error_line("checkpoint", tmp_path / "nowhere.pt")
+        assert "is damaged" in failing(path, capsys)
+    assert "cannot read" in failing(tmp_path / "nowhere.pt", capsys)
 
 
-def test_a_file_of_another_kind_gets_no_advice_to_load_what_could_run_code(tmp_path, error_line):
+def test_a_file_of_another_kind_gets_no_advice_to_load_what_could_run_code(tmp_path, capsys):
     path = tmp_path / "train.py"
     path.write_text("import torch\n")
-    error = error_line("checkpoint", path)
+    error = failing(path, capsys)
     assert error.endswith("train.py is damaged, or was not written by torch.save.\n") and "weights_only" not in error
 
 
@@ -187,17 +196,17 @@ def test_a_file_without_parts_is_described(tmp_path, capsys, content, words):
     assert f"the file               : {words}\n" in described(path, capsys)
 
 
-def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, error_line):
+def test_a_file_that_cannot_be_written_gets_one_sentence(tmp_path, capsys):
     path = tmp_path / "model.pt"
     torch.save(torch.nn.Linear(2, 2).state_dict(), str(path))
-    error = error_line("checkpoint", path, "--to", "torch", "-o", "/dev/full")
+    error = failing(path, capsys, "--to", "torch", "-o", "/dev/full")
     assert "cannot write /dev/full: " in error and error.endswith(".\n") and not error.endswith("..\n")
 
 
-def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, error_line):
+def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, capsys):
     path = tmp_path / "model.pt"
     torch.save({"model": torch.nn.Linear(2, 2)}, str(path))
-    assert "has an object of torch.nn.modules.linear.Linear" in error_line("checkpoint", path)
+    assert "has an object of torch.nn.modules.linear.Linear" in failing(path, capsys)
 
 
 @pytest.mark.parametrize(
@@ -213,19 +222,19 @@ def test_objects_are_not_loaded_and_their_class_is_named(tmp_path, error_line):
         ),
     ],
 )
-def test_what_cannot_be_converted_is_said_in_one_line(tmp_path, error_line, content, message):
+def test_what_cannot_be_converted_is_said_in_one_line(tmp_path, capsys, content, message):
     path = tmp_path / "file.pt"
     path.write_bytes(written(content))
-    assert message in error_line("checkpoint", path, "--to", "O1", "-o", tmp_path / "o.pt")
+    assert message in failing(path, capsys, "--to", "O1", "-o", tmp_path / "o.pt")
     assert not (tmp_path / "o.pt").exists()
 
 
-def test_wrong_options(tmp_path, error_line):
+def test_wrong_options(tmp_path, capsys):
     path = tmp_path / "file.pt"
     path.write_bytes(written({"w": torch.ones(1)}))
-    assert "--to and -o belong together" in error_line("checkpoint", path, "--to", "O1")
-    assert "the command reads this file" in error_line("checkpoint", path, "--to", "O1", "-o", path)
-    assert "cannot write" in error_line("checkpoint", path, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
+    assert "--to and -o belong together" in failing(path, capsys, "--to", "O1")
+    assert "the command reads this file" in failing(path, capsys, "--to", "O1", "-o", path)
+    assert "cannot write" in failing(path, capsys, "--to", "O1", "-o", tmp_path / "no" / "o.pt")
 
 
 @pytest.mark.skipif(not hasattr(torch.serialization, "safe_globals"), reason="this torch cannot read Apex's scalers")
@@ -251,10 +260,10 @@ def test_the_scaler_object_that_apex_saved_is_read_without_apex(tmp_path, capsys
     ],
     ids=["no count of steps", "a list", "a dict"],
 )
-def test_known_names_with_other_content_are_one_line(tmp_path, error_line, content):
+def test_known_names_with_other_content_are_one_line(tmp_path, capsys, content):
     path = tmp_path / "file.pt"
     torch.save(content, str(path))
-    assert "has entries of an unknown structure" in error_line("checkpoint", path)
+    assert "has entries of an unknown structure" in failing(path, capsys)
 
 
 def test_an_expanded_tensor_is_counted_without_its_memory(tmp_path, capsys):
@@ -263,14 +272,14 @@ def test_an_expanded_tensor_is_counted_without_its_memory(tmp_path, capsys):
     assert f"{10**15} numbers; {10**15} are nan or inf" in described(path, capsys)
 
 
-def test_a_compressed_file_is_not_unpacked(tmp_path, error_line):
+def test_a_compressed_file_is_not_unpacked(tmp_path, capsys):
     path = tmp_path / "bomb.pt"
     with zipfile.ZipFile(str(path), "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", bytes(64 << 20))
-    assert "it unpacks to 67108864 bytes" in error_line("checkpoint", path)
+    assert "it unpacks to 67108864 bytes" in failing(path, capsys)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of POSIX")
-def test_a_pipe_is_not_read(tmp_path, error_line):
+def test_a_pipe_is_not_read(tmp_path, capsys):
     os.mkfifo(str(tmp_path / "pipe"))
-    assert "it is a pipe or a device, not a file" in error_line("checkpoint", tmp_path / "pipe")
+    assert "it is a pipe or a device, not a file" in failing(tmp_path / "pipe", capsys)
