@@ -358,7 +358,8 @@ class Layer(nn.Linear):
 def test_a_layer_whose_forward_method_is_called_directly(level):
     def run(hand):
         layer = Layer(4, 6)
-        return train(layer, layer.forward, begin(hand, layer, sgd(layer)), hand)
+        optimizer = begin(hand, layer, sgd(layer))
+        return train(layer, lambda inputs: layer.forward(inputs), optimizer, hand)
 
     assert_equal(*both(level, run))
     assert not hasattr(Layer.forward, "__wrapped__")
