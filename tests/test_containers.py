@@ -52,12 +52,6 @@ def tokens():
     return torch.tensor([1, 2, 60001])
 
 
-def test_a_floating_tensor_is_cast_and_others_pass():
-    assert cast_floating(half(), HIGH).dtype is HIGH
-    for passing in (tokens(), torch.tensor([True]), torch.zeros(2, dtype=torch.int8)):
-        assert cast_floating(passing, HIGH) is passing
-
-
 def test_a_complex_tensor_passes():
     try:
         passing = torch.zeros(2, dtype=torch.complex64)
@@ -83,23 +77,6 @@ def test_packed_sequences_stay_usable():
     assert isinstance(cast, torch.nn.utils.rnn.PackedSequence) and cast.data.dtype is torch.float64
     padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(cast)
     assert padded.shape == (3, 2, 2) and lengths.tolist() == [3, 1]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        collections.OrderedDict,
-        lambda items: collections.defaultdict(list, items),
-        collections.UserDict,
-        types.MappingProxyType,
-    ],
-    ids=["OrderedDict", "defaultdict", "UserDict", "mappingproxy"],
-)
-def test_every_kind_of_mapping_comes_back_as_itself(make):
-    original = make({"a": half(), "b": tokens()})
-    cast = cast_floating(original, HIGH)
-    assert type(cast) is type(original) and cast["a"].dtype is HIGH and cast["b"].dtype is torch.int64
-    assert getattr(cast, "default_factory", None) is getattr(original, "default_factory", None)
 
 
 def test_keys_of_a_read_only_mapping_need_not_be_strings():
@@ -178,13 +155,6 @@ def test_a_deque_that_holds_itself_ends():
     assert cast_floating(queue, HIGH)[0].dtype is HIGH
 
 
-def test_a_batch_is_rebuilt_without_its_own_to():
-    original = Batch(tokens(), half(), weights=half())
-    cast = cast_floating(original, HIGH)
-    assert type(cast) is Batch and cast.mask.dtype is HIGH and cast.extra["weights"].dtype is HIGH
-    assert cast.tokens is original.tokens and original.mask.dtype is LOW
-
-
 def test_an_object_that_has_any_attribute_is_no_dataclass():
     class Proxy:  # as torch.fx traces with
         def __init__(self, name):
@@ -212,7 +182,7 @@ def test_one_tensor_in_two_places_is_still_one():
     assert cast[0] is cast[1]
 
 
-leaves = st.sampled_from(["half", "float", "ids", "text", "none"])
+leaves = st.sampled_from(["half", "float", "ids", "flags", "text", "none"])
 
 
 def containers(inner):
@@ -226,7 +196,8 @@ def containers(inner):
 
 
 trees = st.recursive(leaves, containers, max_leaves=8)
-VALUES = {"half": half, "float": lambda: torch.ones(2), "ids": tokens, "text": lambda: "half", "none": lambda: None}
+VALUES = {"half": half, "float": lambda: torch.ones(2), "ids": tokens, "flags": lambda: torch.tensor([True])}
+VALUES.update(text=lambda: "half", none=lambda: None)
 
 
 def grown(tree):

@@ -300,13 +300,6 @@ def test_weight_that_dies_leaves_nothing_behind(setting):
         assert weight() is None
 
 
-@each_setting
-def test_data_and_numpy_are_those_of_torch(setting):
-    before = torch.Tensor.__dict__.get("data"), torch.Tensor.data, torch.Tensor.__dict__.get("numpy")
-    with opened(setting):
-        assert (torch.Tensor.__dict__.get("data"), torch.Tensor.data, torch.Tensor.__dict__.get("numpy")) == before
-
-
 # -- with gradients and without ----------------------------------------------------------------------------------------
 
 

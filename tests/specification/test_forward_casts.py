@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import types
 
 import pytest
 import torch
@@ -120,6 +121,8 @@ CONTAINERS = {
     "frozen set": (lambda x: frozenset([(x, "a")]), lambda value: next(iter(value))[0]),
     "ordered dict": (lambda x: collections.OrderedDict([("b", 1), ("x", x)]), get_item("x")),
     "default dict": (lambda x: collections.defaultdict(list, x=x), get_item("x")),
+    "user dict": (lambda x: collections.UserDict(x=x), get_item("x")),
+    "read-only dict": (lambda x: types.MappingProxyType({"x": x, "n": 1}), get_item("x")),
     "nested": (lambda x: [({"x": [x]},)], lambda value: value[0][0]["x"][0]),
     "namedtuple by name": (lambda x: Point(x, 3), get_attribute("x")),
     "dataclass": (lambda x: Frame(x), get_attribute("x")),

@@ -57,13 +57,6 @@ def test_the_scale_doubles_after_exactly_2000_good_steps():
     assert numbers(scaler) == (2.0**17, 0)
 
 
-def test_a_scale_at_its_maximum_stays_there_and_counts_anew():
-    scaler = LossScaler("dynamic", scale_window=2, max_loss_scale=2.0**16)
-    for _ in range(2):
-        scaler.update_scale()
-    assert numbers(scaler) == (2.0**16, 0)
-
-
 def test_persistent_overflows_never_bring_the_scale_to_zero_or_below_normal_numbers():
     scaler = LossScaler("dynamic")
     for _ in range(1200):
