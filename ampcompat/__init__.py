@@ -10,8 +10,8 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["amp", "audit", "current", "estimate", "estimate_batches", "fsdp_policy", "gradient_histogram"]
-__all__ += ["memory_report", "reset", "session"]
+__all__ = ["amp", "audit", "current", "estimate", "fsdp_policy", "gradient_histogram", "memory_report", "reset"]
+__all__ += ["session"]
 
 #: True for type checkers, which then see the imports that ``__getattr__`` makes. Importing ``typing`` would take longer
 #: than the rest of this module.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from . import amp
     from .sessions import current, fsdp_policy, gradient_histogram, reset, session
     from .tools.audit.audit import audit
-    from .tools.memory_report_and_estimate import estimate, estimate_batches, memory_report
+    from .tools.memory_report_and_estimate import estimate, memory_report
 
 _MODULES = {
     "amp": None,
@@ -32,7 +32,6 @@ _MODULES = {
     "audit": "tools.audit.audit",
     "memory_report": "tools.memory_report_and_estimate",
     "estimate": "tools.memory_report_and_estimate",
-    "estimate_batches": "tools.memory_report_and_estimate",
 }
 
 if not TYPE_CHECKING:  # type checkers know all names, and report others

@@ -71,8 +71,8 @@ def _print_predictions(options, command):
         found.append(predicted(command, level, options.device))
     for report in found:
         if options.memory is not None:
-            fits = report.peak_total <= parse_size(options.memory)
-            report.notes.insert(0, "It {} into {}.".format("fits" if fits else "does not fit", options.memory))
+            fits = report.peak_total <= options.memory.bytes
+            report.notes.insert(0, "It {} into {}.".format("fits" if fits else "does not fit", options.memory.text))
         print(report)
     if options.memory is not None:
         _print_largest(options, command)
@@ -89,7 +89,7 @@ def _print_largest(options, command):
         return
     for level, size in _Batches(options, searched).table([]).largest.items():
         of = "" if level == _name(None) else f" at {level}"
-        print(f"The largest {option} that fits into {options.memory}{of}: {shown_batch(size)}")
+        print(f"The largest {option} that fits into {options.memory.text}{of}: {shown_batch(size)}")
 
 
 def _parser():
@@ -124,10 +124,9 @@ def _batch_sizes(text):
 
 def _memory(text):
     try:
-        parse_size(text)
+        return parse_size(text)
     except AmpError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 class _Batches:
@@ -136,7 +135,7 @@ class _Batches:
     def __init__(self, options, command):
         self.notes = {}
         self._known = {}  # level -> {batch size: bytes}
-        self._limit = parse_size(options.memory) if options.memory else math.inf
+        self._limit = options.memory.bytes if options.memory else math.inf
         self._options, self._command = options, command
         self._levels = {_name(level): level for level in options.levels}
 

@@ -14,10 +14,9 @@ from ..engine.session.argument_checks import checked_count, checked_list, is_mod
 from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
 from ..trace.memory.memory_observer import measured_step, was_skipped
 from ..trace.memory.report import WITHOUT_AMP, MemoryReport, notes_on
-from .estimate.batch_sizes import BatchTable, batch_table
 from .estimate.fake_step import Training, measure
 
-__all__ = ["BatchTable", "MemoryReport", "estimate", "estimate_batches", "memory_report"]
+__all__ = ["MemoryReport", "estimate", "memory_report"]
 
 IS_BOOKKEEPING = True  # see support/script_frames.py
 
@@ -115,42 +114,3 @@ def estimate(
 def _check_function(given, expected):
     if not callable(given):
         raise AmpTypeError(f"estimate expected {expected}, not {type(given).__name__}.")
-
-
-@hide_internal_frames
-def estimate_batches(
-    model: torch.nn.Module,
-    optimizer_class: Callable[[List[torch.nn.Parameter]], torch.optim.Optimizer],
-    loss: Callable[[torch.nn.Module, int], torch.Tensor],
-    batch_sizes: Sequence[int] = (1, 8, 32),
-    levels: Sequence[str] = ("O0", "O1", "O2"),
-    memory: Union[int, str, None] = None,
-    **options: Any,
-) -> BatchTable:
-    """Predict the peak memory of a training step by level and batch size, and the largest batch size that fits.
-
-    Args:
-        model, optimizer_class: as for ``estimate``.
-        loss: a function of the model and a batch size that creates inputs of that size and returns the loss.
-        batch_sizes, levels: of the table.
-        memory: bytes, or a string such as "16GiB"; with None, the largest batch size is not searched for.
-        **options: those of ``estimate``.
-
-    Returns:
-        A ``BatchTable``; print it, or read its ``peaks`` and ``largest``.
-
-    Raises:
-        AmpError: as for ``estimate``.
-    """
-    _check_function(loss, "loss to be a function: model, batch size -> loss")
-    sizes = [checked_count("batch sizes must be", size) for size in batch_sizes]
-    notes = {}
-
-    def peak_of(level, size):
-        found = estimate(model, optimizer_class, level, loss=lambda model: loss(model, size), **options)
-        notes.update(dict.fromkeys(found.notes))
-        return found.peak_total
-
-    table = batch_table(peak_of, list(levels), sizes, memory)
-    table.notes += notes
-    return table

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ampcompat
-from ampcompat.errors import AmpError, AmpValueError
+from ampcompat.errors import AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools.estimate.batch_sizes import LARGEST, batch_table, largest_batch, parse_size
+from ampcompat.tools.estimate.batch_sizes import LARGEST, MemorySize, batch_table, largest_batch, parse_size
 
 IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
 needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
@@ -16,14 +16,14 @@ needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step 
 
 @pytest.mark.parametrize(
     "text, size",
-    [("16GiB", 16 * 2**30), ("40 GB", 40 * 10**9), ("1.5MiB", 1572864), (512, 512), ("7B", 7), ("2kB", 2000)],
+    [("16GiB", 16 * 2**30), ("40 GB", 40 * 10**9), ("1.5MiB", 1572864), ("7B", 7), ("2kB", 2000)],
     ids=str,
 )
 def test_sizes_are_read_with_their_units(text, size):
-    assert parse_size(text) == size
+    assert parse_size(text) == (size, text)
 
 
-@pytest.mark.parametrize("text", ["16", "GiB", "16 gib", "-1GB", "", None, 0], ids=str)
+@pytest.mark.parametrize("text", ["16", "GiB", "16 gib", "-1GB", ""])
 def test_other_texts_are_refused_with_the_units(text):
     with pytest.raises(AmpValueError, match="units B, kB.*GiB"):
         parse_size(text)
@@ -52,7 +52,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(fixed, per_item, bend, lim
 
 def test_a_table_shows_what_does_not_fit_in_brackets():
     peaks = {"O0": 10, "O2": 5}
-    table = batch_table(lambda level, size: 100 + peaks[level] * size, ["O0", "O2"], [1, 100], 800)
+    table = batch_table(lambda level, size: 100 + peaks[level] * size, ["O0", "O2"], [1, 100], MemorySize(800, "800 B"))
     assert table.largest == {"O0": 70, "O2": 140}
     assert table.peaks["O0", 100] == 1100
     lines = str(table).split("\n")
@@ -62,7 +62,7 @@ def test_a_table_shows_what_does_not_fit_in_brackets():
 
 
 def test_nothing_fits_and_everything_fits():
-    table = batch_table(lambda level, size: {"a": 1 << 30, "b": size}[level], ["a", "b"], [1], 1 << 21)
+    table = batch_table(lambda level, size: {"a": 1 << 30, "b": size}[level], ["a", "b"], [1], parse_size("2MiB"))
     assert table.largest == {"a": 0, "b": LARGEST}
     assert "none" in str(table) and "2,048 or more" in str(table)
 
@@ -71,24 +71,11 @@ def test_nothing_fits_and_everything_fits():
 def test_the_largest_batch_of_a_model_has_a_peak_below_the_memory():
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
 
-    def loss(model, size):
-        return model(torch.randn(size, 64)).float().pow(2).mean()
+    def peak_of(level, size):
+        loss = lambda model: model(torch.randn(size, 64)).float().pow(2).mean()  # noqa: E731
+        return ampcompat.estimate(model, torch.optim.Adam, level, loss=loss).peak_total
 
-    options = {"levels": ["O0", "O2"], "batch_sizes": [4, 64], "memory": "1MiB"}
-    table = ampcompat.estimate_batches(model, torch.optim.Adam, loss, **options)
-    for level in options["levels"]:
-        peaks = [
-            ampcompat.estimate(model, torch.optim.Adam, level, loss=lambda model: loss(model, size)).peak_total
-            for size in (table.largest[level], table.largest[level] + 1)
-        ]
-        assert peaks[0] <= 2**20 < peaks[1]
+    table = batch_table(peak_of, ["O0", "O2"], [4, 64], parse_size("1MiB"))
+    for level, size in table.largest.items():
+        assert peak_of(level, size) <= 2**20 < peak_of(level, size + 1)
     assert table.largest["O2"] > table.largest["O0"] > 64
-
-
-@needs_fakes
-def test_a_step_that_needs_values_has_no_table():
-    def loss(model, size):
-        return torch.unique(model(torch.randn(size, 2))).sum()
-
-    with pytest.raises(AmpError, match="unique"):
-        ampcompat.estimate_batches(torch.nn.Linear(2, 2), torch.optim.Adam, loss)

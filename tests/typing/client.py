@@ -11,7 +11,7 @@ from ampcompat import amp
 from ampcompat.engine.session.disabled_session import DisabledSession
 from ampcompat.engine.session.training_session import Session
 from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.memory_report_and_estimate import BatchTable, MemoryReport
+from ampcompat.tools.memory_report_and_estimate import MemoryReport
 from ampcompat.trace.skipped_steps.gradient_histogram import Histogram
 
 net = torch.nn.Linear(8, 1)
@@ -58,6 +58,5 @@ assert_type(ampcompat.gradient_histogram(adam), Histogram)
 with ampcompat.audit() as audit:
     assert_type(audit, Audit)
 assert_type(ampcompat.estimate(net, torch.optim.Adam, "O2", loss=lambda model: loss, accumulate=2), MemoryReport)
-assert_type(ampcompat.estimate_batches(net, torch.optim.Adam, lambda model, size: loss, memory="16GiB"), BatchTable)
 assert_type(ampcompat.memory_report(net, adam, lambda: None), MemoryReport)
 print(ampcompat.nothing)  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ This module does not need torch.
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from ...errors import AmpError, AmpValueError
 from ...scripts.reading.source import declared_options
@@ -26,22 +26,24 @@ _NAME = r"--(?!eval|test|val)(?:\w+[-_])*?(?:batch[-_]?size|batch)"
 FLAT = 64
 
 
-def parse_size(size):
-    """Return bytes from a number, or from a string such as "16GiB" or "40 GB".
+class MemorySize(NamedTuple):
+    """A size of memory, and the text by which it was given."""
+
+    bytes: int
+    text: str
+
+
+def parse_size(text):
+    """Return the ``MemorySize`` of a text such as "16GiB" or "40 GB".
 
     Raises:
-        AmpValueError: another string.
+        AmpValueError: it is another text.
     """
-    if isinstance(size, (int, float)) and size > 0:
-        return int(size)
-    match = re.match(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$", size) if isinstance(size, str) else None
+    match = re.match(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*$", text)
     if match is None or match.group(2) not in _UNITS:
-        raise AmpValueError(
-            "memory must be a number of bytes or a string such as 16GiB, with one of the units {}, not {!r}.".format(
-                ", ".join(_UNITS), size
-            )
-        )
-    return int(float(match.group(1)) * _UNITS[match.group(2)])
+        message = "{!r} is not a size such as 16GiB, with one of the units {}."
+        raise AmpValueError(message.format(text, ", ".join(_UNITS)))
+    return MemorySize(int(float(match.group(1)) * _UNITS[match.group(2)]), text)
 
 
 def largest_batch(peak_of, limit, known=(), precision=0.0):
@@ -100,19 +102,15 @@ class BatchTable:
 
     Attributes:
         peaks: ``{(level, batch size): bytes}``.
-        memory: the available bytes, or None.
-        given: the memory as it was given, for the text; None: as bytes.
+        memory: the ``MemorySize`` that is available, or None.
         largest: ``{level: the largest batch size that fits into memory}``; empty without ``memory``.
-        notes: sentences on what was assumed.
     """
 
     peaks: Dict[Tuple[str, int], int]
-    memory: Optional[int] = None
+    memory: Optional[MemorySize] = None
     largest: Dict[str, int] = field(default_factory=dict)
-    notes: List[str] = field(default_factory=list)
-    given: Optional[str] = None
 
-    def table(self) -> str:
+    def __str__(self):
         """Return a table of levels x batch sizes as text; peaks that do not fit are in brackets."""
         levels = list(dict.fromkeys([level for level, _ in self.peaks] + list(self.largest)))
         sizes = sorted({size for _, size in self.peaks})
@@ -122,17 +120,14 @@ class BatchTable:
             rows.append(["largest that fits"] + [shown_batch(self.largest[level]) for level in levels])
         lines = aligned(rows)
         if self.memory is not None:
-            told = "Memory: {}. Peaks that do not fit are in brackets."
-            lines.append(told.format(self.given or format_bytes(self.memory)))
-        return "\n".join(lines + self.notes)
-
-    __str__ = table
+            lines.append(f"Memory: {self.memory.text}. Peaks that do not fit are in brackets.")
+        return "\n".join(lines)
 
     def _cell(self, level, size):
         if (level, size) not in self.peaks:
             return "-"
         shown = format_bytes(self.peaks[level, size])
-        fits = self.memory is None or self.peaks[level, size] <= self.memory
+        fits = self.memory is None or self.peaks[level, size] <= self.memory.bytes
         return shown if fits else f"({shown})"
 
 
@@ -141,24 +136,23 @@ def shown_batch(batch):
     return "none" if not batch else "{:,}{}".format(batch, " or more" if batch == LARGEST else "")
 
 
-def batch_table(peak_of, levels: Sequence[str], batch_sizes: Sequence[int], memory=None, precision=0.0):
+def batch_table(peak_of, levels, batch_sizes, memory=None, precision=0.0):
     """Return a ``BatchTable``.
 
     Args:
         peak_of: a function: (level, batch size) -> bytes.
         levels, batch_sizes: of the table.
-        memory: bytes or None.
+        memory: a ``MemorySize``, or None.
         precision: as for ``largest_batch``.
     """
     peaks = {(level, size): peak_of(level, size) for level in levels for size in batch_sizes}
     if memory is None:
         return BatchTable(peaks)
-    limit = parse_size(memory)
     largest = {}
     for level in levels:
         of_level = {size: peaks[level, size] for size in batch_sizes}
-        largest[level] = largest_batch(functools.partial(peak_of, level), limit, of_level, precision)
-    return BatchTable(peaks, limit, largest, given=memory if isinstance(memory, str) else None)
+        largest[level] = largest_batch(functools.partial(peak_of, level), memory.bytes, of_level, precision)
+    return BatchTable(peaks, memory, largest)
 
 
 def with_batch_placeholder(command, placeholder):
