@@ -7,7 +7,9 @@ import re
 import sys
 
 import ampcompat
+from ampcompat.abtest.recording.event_sources import EventSource
 from ampcompat.engine.casting.cast_backend import CastBackend
+from ampcompat.support.observer import Observer
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up, the folders and modules of ``ampcompat/``: each imports only from those before it.
@@ -26,8 +28,10 @@ WITHIN = {
 }
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
 OVERRIDES = {
-    "CastBackend": vars(CastBackend),
-    "OpTableBackend": vars(CastBackend),
+    **dict.fromkeys(["CastBackend", "OpTableBackend"], vars(CastBackend)),
+    **dict.fromkeys(
+        ["Observer", "SamplingObserver", "EventSource", "FinalEvent"], {**vars(Observer), **vars(EventSource)}
+    ),
 }
 FILES = sorted(ROOT.rglob("*.py"))
 #: The folders site/ are not part of the package: they have the alias ``apex``, and the module that Python starts with.
@@ -166,7 +170,7 @@ def test_every_public_function_and_class_has_a_docstring():
 def public_definitions(tree):
     """Yield the public functions and classes of a module and their public methods, setters and overrides apart.
 
-    A method that overrides one of ``CastBackend`` inherits its docstring.
+    A method that overrides one of ``CastBackend`` or ``Observer`` inherits its docstring.
     """
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):

@@ -179,7 +179,6 @@ class _NormConversions(Observer):
         self.patches = PatchStack()
 
     def closed(self, session):
-        """Remove the conversions."""
         self.token.close()
         self.patches.undo()
 

@@ -36,11 +36,9 @@ class FinalEvent(EventSource):
     _has_ended = _is_told = False
 
     def step_ended(self, next_step):
-        """See ``EventSource``."""
         self._has_ended = next_step is None
 
     def new_events(self):
-        """See ``EventSource``."""
         if not self._has_ended or self._is_told:
             return []
         self._is_told = True

@@ -119,7 +119,6 @@ class StepRecorder(SamplingObserver):
         self._last = None  # the optimizer with which a step ends
 
     def initialized(self, session, models, optimizers):
-        """Count these models and optimizers."""
         self.level = session.policy.opt_level
         super().initialized(session, models, optimizers)
         self._optimizers += list(optimizers)

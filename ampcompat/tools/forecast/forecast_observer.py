@@ -143,7 +143,6 @@ class ForecastObserver(FinalEvent):
             self._begin()
 
     def before_backward(self, backward):
-        """Note the start of a backward pass."""
         self._calls.add_loss(backward.loss)
 
     def step_ended(self, next_step):

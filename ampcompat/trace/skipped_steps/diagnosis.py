@@ -92,7 +92,6 @@ class OverflowDiagnosis(Observer):
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Register hooks on the models."""
         self._session = weakref.ref(session)
         self._is_first_rank = is_first_rank()
         if self._hooks is None:
@@ -109,7 +108,6 @@ class OverflowDiagnosis(Observer):
             self._hooks.forget(model())
 
     def before_backward(self, backward):
-        """Record the loss."""
         if self._hooks is None:
             return
         self._unrecorded.pop(backward.loss_id, None)
@@ -157,13 +155,11 @@ class OverflowDiagnosis(Observer):
             self._explain(session, record, skipped=True)
 
     def after_step(self, record):
-        """Count the step."""
         self._steps[record] = self._steps.get(record, 0) + 1
         if self._hooks is not None:
             self._hooks.calls.clear()
 
     def closed(self, session):
-        """Print the summary, and remove the hooks."""
         self._finish_run(lambda: session)
         self.stop()
 

@@ -42,7 +42,6 @@ class SkipLimits(Observer):
                 limit.step_skipped(session, loss_id, scaler, configuration.notices)
 
     def closed(self, session):
-        """Remove the hooks."""
         for limit in list(self._limits.values()):
             limit.stop()
 

@@ -86,25 +86,20 @@ class OpStats(Observer):
             self._kept[number] = _kept_layers(model, session.policy_of(model))
 
     def before_backward(self, backward):
-        """Count nothing in the ``scale_loss`` block."""
         self._counter.is_paused = True
 
     def after_backward(self, backward):
-        """Go on."""
         self._counter.is_paused = False
 
     def before_step(self, record):
-        """Count nothing in the optimizer."""
         self._counter.is_paused = True
 
     def after_step(self, record):
-        """Count the step, and continue."""
         self._counter.is_paused = False
         self._steps[record] = self._steps.get(record, 0) + 1
         self.steps = max(self.steps, self._steps[record])
 
     def closed(self, session):
-        """Print the table."""
         self.finish()
 
     def cancel(self):

@@ -49,7 +49,6 @@ class TensorStatistics(Observer):
     # -- callbacks of the session --------------------------------------------------------------------------------------
 
     def initialized(self, session, models, optimizers):
-        """Also measure these models."""
         if not self._models:
             atexit.register(self._close)
         self._low = low_dtype(session.policy)
@@ -81,7 +80,6 @@ class TensorStatistics(Observer):
         self._hooks.gradients.clear()
 
     def before_step(self, record):
-        """Measure the weights of an optimizer and their gradients."""
         if not self._is_due(record) or self._is_closed:
             return
         names, scale = self._param_names(), self._scales.get(record, 1.0)
@@ -105,7 +103,6 @@ class TensorStatistics(Observer):
         self._hook_if_due()
 
     def closed(self, session):
-        """Remove the hooks, and close the files."""
         self._close()
 
     def _close(self):
