@@ -17,7 +17,7 @@ def redirect_device(device):
     float32 again.
 
     Args:
-        device: "cpu", "mps" or "xpu".
+        device: "cpu", "mps", "xpu" or "xla".
 
     Raises:
         AmpValueError: this machine or torch has no such device.

@@ -15,7 +15,7 @@ from ..engine.casting import emulated_half_arithmetic, patch_targets
 from ..engine.op_table import expansion
 from ..errors import AmpError
 from ..opt_levels import OPT_LEVELS
-from ..support.torch_compat import features, private_api
+from ..support.torch_compat import devices, features, private_api
 from ..support.torch_compat.torch_names import dtype_name
 from .argument_parser import CommandParser
 
@@ -63,6 +63,7 @@ def _more(text):
 
 
 def _feature_lines():
+    devices.is_available("xla")  # torch_xla, if it is installed, is imported
     lines = [_line("ampcompat", __version__), _line("python", platform.python_version())]
     for name, value in features.read()._asdict().items():
         lines.append(_line("torch" if name == "version" else name.replace("_", " "), _readable(value)))

@@ -27,7 +27,7 @@ BACKENDS = ("auto", "native", "patched")
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
 
 #: The choices of ``run --device``.
-DEVICES = ("cpu", "mps", "xpu")
+DEVICES = ("cpu", "mps", "xpu", "xla")
 
 
 def run(arguments):
@@ -111,7 +111,7 @@ def add_device(parser):
         "--device",
         choices=DEVICES,
         metavar="DEVICE",
-        help="cpu, mps or xpu: run a script written for CUDA on this device",
+        help="cpu, mps, xpu or xla: run a script written for CUDA on this device",
     )
 
 
@@ -120,9 +120,9 @@ def check_device(parser, device):
     if device is not None and sys.flags.no_site:
         parser.error("Python was started with -S, and --device needs the module site; leave out one of them.")
     if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second
-        from ..support.torch_compat import features
+        from ..support.torch_compat import devices, features
 
-        if device not in features.available_devices():
+        if not devices.is_available(device):
             available = ", ".join(features.available_devices())
             parser.error(f"--device {device}: not available to this torch, only {available}.")
 

@@ -4,7 +4,7 @@ import functools
 
 from ..errors import AmpError
 from ..support import terminal
-from ..support.torch_compat import features
+from ..support.torch_compat import devices, features
 from ..tools.selftest import runner
 from .argument_parser import CommandParser
 
@@ -12,12 +12,12 @@ from .argument_parser import CommandParser
 def selftest(arguments):
     """Run the self-test; return 1 if a check failed."""
     parser = CommandParser(prog="ampcompat selftest", description="Check ampcompat with this torch on this device.")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1, xpu, mps; the accelerator if there is one")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, xpu, mps, xla; the accelerator if there is one")
     parser.add_argument("--quick", action="store_true", help="check float16 only, with fewer steps")
     parser.add_output("--json", metavar="FILE", help="write the report there, to attach to an issue")
     stated = parser.parse_args(arguments)
     device = stated.device or features.available_devices()[-1]
-    if device.partition(":")[0] not in features.available_devices():
+    if not devices.is_available(device.partition(":")[0]):
         available = ", ".join(features.available_devices())
         parser.error(f"--device {device}: not available to this torch, only {available}.")
     try:

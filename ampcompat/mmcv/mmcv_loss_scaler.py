@@ -4,10 +4,10 @@ The state dict has the keys of MMCV's own LossScaler and those of torch's GradSc
 every MMCV can resume from it, and its checkpoints can be resumed here.
 """
 
-from ..apex.fp16_utils.fp16util import has_non_finite
 from ..engine.loss_scaling import loss_scaler
 from ..errors import AmpError, AmpTypeError, AmpValueError
 from ..opt_levels import DYNAMIC, parse_scale
+from ..support import tensor_lists
 
 STATIC = "static"
 
@@ -104,7 +104,7 @@ class LossScaler:
     def has_overflow(self, params):
         """Return whether the gradient of a param contains inf or nan; False with a static scale, without checking."""
         grads = [param.grad for param in params if param.grad is not None]
-        return self.mode == DYNAMIC and has_non_finite(grads)
+        return self.mode == DYNAMIC and tensor_lists.has_non_finite(grads)
 
     def update_scale(self, overflow):
         """Count one iteration and adjust a dynamic scale."""

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from .torch_compat import features
+from .torch_compat import devices, features
 
 
 def capture():
@@ -52,13 +52,9 @@ class _OneDevice:
         self._module.set_rng_state(states[0])
 
 
-def _module_of(name):
-    return sys.modules["torch_xla.core.xla_model"] if name == "xla" else getattr(torch, name)
-
-
 def _accelerators():
     """Return torch's module of each type of accelerator that has been used: ``torch.cuda``, ``torch.xpu``, …"""
-    modules = {name: _module_of(name) for name in features.available_devices() if name != "cpu"}
+    modules = {name: devices.module_of(name) for name in features.available_devices() if name != "cpu"}
     # A generator whose device was never used has its first state; reading it would initialize the device.
     used = {name: each for name, each in modules.items() if getattr(each, "is_initialized", lambda: True)()}
     return {name: each if hasattr(each, "get_rng_state_all") else _OneDevice(each) for name, each in used.items()}

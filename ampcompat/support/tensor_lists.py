@@ -8,6 +8,7 @@ import inspect
 import torch
 
 from .torch_compat import features
+from .torch_compat.thread_blocks import grad_enabled
 
 #: ``grad`` of ``torch.Tensor``: the gradient that autograd has accumulated, even if a subclass returns another one.
 GRADIENT = inspect.getattr_static(torch.Tensor, "grad")
@@ -198,6 +199,18 @@ def all_finite(tensor):
     """Return whether no element is inf or nan; waits for the device."""
     # x - x is 0 for every finite x and nan otherwise: it only uses subtraction, which every torch has.
     return bool((tensor - tensor == 0).all())
+
+
+def has_non_finite(grads):
+    """Return whether one of the gradients contains inf or nan; synchronizes with each device once."""
+    flags = {}
+    with grad_enabled(False):
+        for group in grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
+            device = group[0].device
+            if device not in flags:
+                flags[device] = torch.zeros((), dtype=torch.float32, device=device)
+            check_and_scale_(group, 1.0, flags[device])
+    return any(flag.item() != 0.0 for flag in flags.values())
 
 
 def add_gradients(tensors, grads):

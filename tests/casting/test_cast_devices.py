@@ -14,6 +14,7 @@ from opened import PAIRS, SETTINGS, each_setting, opened
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpNotImplementedError
+from ampcompat.support.torch_compat import features
 
 try:
     import torch._dynamo  # noqa: F401  Fake tensors import it, and its import changes torch.
@@ -223,6 +224,19 @@ def test_casts_follow_a_model_that_is_moved(backend):
         assert model(torch.ones(2, 2, dtype=HIGH, device="meta")).dtype is LOW
         model[0].to_empty(device="cpu")
         assert is_cast("cpu") and not is_cast("meta")
+
+
+@needs_meta
+def test_casts_follow_a_model_that_a_method_of_another_package_moves(monkeypatch):
+    def npu(module):  # torch_npu gives modules such a method; "meta" stands in for its device
+        return module._apply(lambda tensor: tensor.to("meta"))
+
+    monkeypatch.setattr(torch.nn.Module, "npu", npu, raising=False)
+    monkeypatch.setattr(features, "available_devices", lambda: ("cpu", "npu"))
+    model = torch.nn.Linear(2, 2).to(HIGH)
+    with initialized("patched", model):  # torch has no autocast for it here
+        model.npu()
+        assert not is_cast("cpu") and is_cast("meta")
 
 
 @needs_meta

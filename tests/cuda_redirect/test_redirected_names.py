@@ -100,7 +100,7 @@ def test_a_missing_device_is_an_error_that_changes_nothing(device):
     if device != "cuda" and device in features.available_devices():
         pytest.skip("this machine has that device")
     original = torch.zeros
-    with pytest.raises(AmpValueError, match="expected cpu, mps or xpu, and this torch has cpu"):
+    with pytest.raises(AmpValueError, match="expected cpu, mps, xpu or xla, and this torch has cpu"):
         with redirect_device(device):
             pass
     assert torch.zeros is original

@@ -144,6 +144,25 @@ def test_found_inf_is_where_trainers_read_it():
             script.optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("forced_level", [None, "O1", "O2"])
+def test_a_gradient_that_the_script_makes_infinite_after_its_pass_skips_the_step(forced_level, unscales):
+    with forced(forced_level):
+        script = Script(init_scale=128.0).step()
+        weights, gradient = script.weights(), script.model[0].weight
+        script.optimizer.zero_grad()
+        script.scaler.scale(script.loss()).backward()
+        gradient.grad.data.fill_(float("inf"))  # as an all-reduce of the script's own does
+        if unscales:
+            script.scaler.unscale_(script.optimizer)
+        script.scaler.step(script.optimizer)
+        script.scaler.update()
+        assert script.scaler.get_scale() == 64.0
+        assert_equal(script.weights(), weights)
+        script.step()
+        assert not torch.equal(script.weights()[0], weights[0]) and torch.isfinite(script.weights()[0]).all()
+
+
 def test_calls_in_a_wrong_order_raise_as_in_torch():
     with forced("O1"):
         script = Script()

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from helpers import processes
 from xla import DEVICES, end_step, parameters
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError
 from ampcompat.support import random_state
-from ampcompat.support.torch_compat import features
+from ampcompat.support.torch_compat import devices, features
 
 
 class Weight(torch.nn.Parameter):
@@ -47,6 +48,12 @@ def test_xla_is_an_available_device_that_autocast_knows():
     assert features.read().autocast_devices["xla"] == (torch.float16, torch.bfloat16)
 
 
+def test_xla_is_waited_for():
+    weight = torch.ones(4, device="xla") * 2
+    devices.synchronize(weight.device)
+    assert weight.tolist() == [2.0] * 4
+
+
 def test_random_numbers_of_xla_are_drawn_again():
     dropout = torch.nn.Dropout(0.5)
     x = torch.ones(64, device="xla")
@@ -65,3 +72,17 @@ def test_a_model_that_is_moved_to_xla_after_initialize_is_an_error_before_the_fi
     with pytest.raises(AmpError, match="SGD would train nothing"):
         amp.scale_loss(loss, optimizer)
     ampcompat.reset()
+
+
+def test_a_script_for_cuda_runs_on_xla(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "torch.cuda.manual_seed(3)\n"
+        "weight = torch.nn.Parameter(torch.ones(2, device='cuda'))\n"
+        "(weight * 3).sum().backward()\n"
+        "torch.cuda.synchronize()\n"
+        "print(weight.grad.tolist(), weight.device.type)\n"
+    )
+    done = processes.python(*processes.RUN, "--device", "xla", script)
+    assert done.stdout.splitlines()[-1:] == ["[3.0, 3.0] xla"], done.stderr

@@ -1,12 +1,14 @@
 """Facts agree with what torch does when it is tried."""
 
+import types
+
 import pytest
 import torch
 from helpers.precision import HIGH
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.support.torch_compat import cpu, features
+from ampcompat.support.torch_compat import cpu, devices, features
 
 FACTS = features.read()
 
@@ -17,6 +19,19 @@ def test_version_is_the_installed_one():
 
 def test_the_cpu_is_always_there():
     assert FACTS.devices[0] == "cpu"
+
+
+@pytest.mark.parametrize("device, given", [("cuda:1", 1), ("xpu:1", 1), ("mps", 0), ("npu:0", 1)])
+def test_what_was_given_to_an_accelerator_is_waited_for(device, given, monkeypatch):
+    calls, kind = [], device.partition(":")[0]
+    monkeypatch.setattr(torch, kind, types.SimpleNamespace(synchronize=lambda *args: calls.append(args)), raising=False)
+    device = types.SimpleNamespace(type=kind)  # not every torch knows each of them
+    devices.synchronize(device)
+    assert calls == [(device,) * given]
+
+
+def test_a_cpu_is_not_waited_for():
+    devices.synchronize(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("device", FACTS.devices)

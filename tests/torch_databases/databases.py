@@ -16,20 +16,26 @@ INTERNAL = "torch.testing._internal."
 def _process_settings_kept():
     import hypothesis
 
+    dtype = torch.get_default_dtype()
     script_calls = [(kind, kind.__call__) for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.backends, "disable_global_flags", lambda: None)
         yield
     for kind, call in script_calls:
         kind.__call__ = call
+    torch.set_default_dtype(dtype)  # old torch makes it float64
     hypothesis.settings.load_profile("slow")  # that of conftest
 
 
 def load(module, name):
     """Return a database, such as ``load("common_methods_invocations", "op_db")``; skip the test where there is none."""
     release = tuple(map(int, torch.__version__.split(".")[:2]))
-    if release < (2, 12) and release != (2, 4):
-        pytest.skip("the databases and half kernels of torch before 2.12 are others; of these, 2.4's were looked into")
-    pytest.importorskip("expecttest", reason="torch's databases import expecttest")
+    first = (2, 3) if module == "common_optimizers" else (2, 0)
+    if release < first:
+        pytest.skip("torch before {}.{} has no such database".format(*first))
+    for needed in ("expecttest", "yaml")[: 2 if release < (2, 3) else 1]:
+        pytest.importorskip(needed, reason=f"torch's databases import {needed}")
     with _process_settings_kept():
+        if release < (2, 3):
+            importlib.import_module(INTERNAL + "jit_metaprogramming_utils")  # now, as operators import it
         return getattr(importlib.import_module(INTERNAL + module), name)

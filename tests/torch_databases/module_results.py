@@ -1,10 +1,11 @@
 """How a training step with a module of torch's database differs from what it should be."""
 
+import contextlib
 import functools
 
 import torch
 from module_runs import at_level, configurations, plain, rounded, step
-from operator_results import difference
+from operator_results import autocast, difference
 
 HALVES = {"O1": torch.float16, "O2": torch.float16, "O3": torch.float16, "O4": torch.bfloat16, "O5": torch.bfloat16}
 #: Of static loss scaling. Some samples have gradients of 10000, which a much larger one would make infinite.
@@ -27,7 +28,7 @@ def half_references(low, casts):
         casts: torch alone is ``torch.autocast``; False means a model whose weights are half.
     """
     exact = [step(each, rounded(low), torch.float64) for each in configurations()]
-    with torch.autocast("cpu", dtype=low, enabled=casts):
+    with autocast(low) if casts else contextlib.nullcontext():
         return list(zip(exact, [step(each, plain, torch.float32 if casts else low) for each in configurations()]))
 
 

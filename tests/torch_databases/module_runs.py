@@ -60,7 +60,7 @@ class Configuration:
         seed()
         module = self.info.module_cls(*self._constructor.args, **self._constructor.kwargs).train()
         args, kwargs = self.inputs(torch.float32)
-        if self.info.is_lazy:
+        if isinstance(module, torch.nn.modules.lazy.LazyModuleMixin):
             module(*args, **kwargs)
         module.to(dtype)
         if not self.is_outside:
@@ -88,7 +88,7 @@ def configurations():
         seed()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the functions that make samples
-            samples = info.module_inputs_func(info, "cpu", torch.float32, requires_grad=False, training=True)
+            samples = list(info.module_inputs_func(info, "cpu", torch.float32, requires_grad=False, training=True))
         count = min(SAMPLES, len(samples))
         for sample in [samples[index * len(samples) // count] for index in range(count)]:
             found.append(Configuration(info, sample, False))

@@ -1,6 +1,7 @@
 """What the operators of torch's database give under a cast backend, and how that differs from what it should be."""
 
 import collections
+import contextlib
 import functools
 import os
 
@@ -45,16 +46,22 @@ def operators():
     return [(each, each.samples(SAMPLES)) for each in found]
 
 
+def autocast(low):
+    """Return torch.autocast to a dtype on the CPU, or no context where torch has none."""
+    has_it = low in features.autocast_dtypes("cpu")
+    return torch.autocast("cpu", dtype=low) if has_it else contextlib.nullcontext()
+
+
 @functools.lru_cache(maxsize=None)
 def cases(level):
-    """Return the cases that torch.autocast runs, with float32 and with half inputs."""
+    """Return the cases that torch.autocast runs (or torch, without it), with float32 and with half inputs."""
     low, found = PAIRS[level].low, []
     for operator, samples in operators():
         for inputs in INPUTS:
             for sample in samples:
                 given = sample if inputs == "float32" else converted(sample, low)
                 references = _references(operator, given, low)
-                with torch.autocast("cpu", dtype=low):
+                with autocast(low):
                     found.append(Case(operator, inputs, given, operator.called(given), references))
     return [case for case in found if case.autocast.error is None]
 
@@ -107,6 +114,8 @@ def _differences(case, result, low):
         yield WARNS, "; ".join(sorted(new))
     if any(each.error is not None for each in case.references) or case.operator.is_uninitialized:
         return
+    if case.operator.name == "linalg.pinv.singular" and low not in features.autocast_dtypes("cpu"):
+        return  # it inverts a product, which has another rank in half: there is no autocast to compare with
     for what in (VALUES, GRADIENTS):
         ours, references = getattr(result, what), [getattr(each, what) for each in case.references]
         if len({len(ours)} | {len(each) for each in references}) != 1:

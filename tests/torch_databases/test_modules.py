@@ -18,7 +18,7 @@ def database_is_imported():
 def test_float32_trains_every_module_of_the_database():
     trained = list(zip(configurations(), references()))
     assert {each.name: step.error for each, steps in trained for step in steps if step.error} == {}
-    assert len({each.info.name for each, _ in trained}) > 100
+    assert len({each.info.name for each, _ in trained}) > 30
 
 
 @pytest.mark.parametrize("level", ["O1", "O4"])

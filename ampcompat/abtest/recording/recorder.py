@@ -13,6 +13,7 @@ import torch
 from ...engine.casting.torch_compile import is_compiling
 from ...engine.optimizers.optimizer_record import record_of
 from ...support.observer import Observer
+from ...support.torch_compat import devices
 from ...trace.hooks import TrainingCalls
 from ..report_data import Run
 from .data_fingerprints import DataFingerprints
@@ -159,8 +160,8 @@ class Recorder(Observer):
     def _synchronize(self):
         if self._passes:
             self.device = self._passes[-1][1].device
-        if self.device is not None and self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.device is not None:
+            devices.synchronize(self.device)
 
 
 def _mean(loss):

@@ -211,7 +211,7 @@ class DynamicLossScaler(LossScaler):
 
     def has_overflow(self, params):
         """Return whether the gradient of a param contains inf or nan."""
-        return has_non_finite([param.grad for param in params if param.grad is not None])
+        return tensor_lists.has_non_finite([param.grad for param in params if param.grad is not None])
 
     def update_scale(self, overflow):
         """Update the scale after one iteration."""
@@ -227,15 +227,3 @@ def dynamic_scaler_state(values):
     """Return the attributes of a ``DynamicLossScaler`` as the state dict of the engine's ``LossScaler``."""
     unskipped = values.get("cur_iter", 0) - values.get("last_overflow_iter", -1) - 1
     return {"loss_scale": values["cur_scale"], "unskipped": unskipped % values.get("scale_window", 1000)}
-
-
-def has_non_finite(grads):
-    """Return whether one of the gradients contains inf or nan; synchronizes with each device once."""
-    flags = {}
-    with torch.no_grad():
-        for group in tensor_lists.grouped([grad.coalesce() if grad.is_sparse else grad for grad in grads]):
-            device = group[0].device
-            if device not in flags:
-                flags[device] = torch.zeros((), dtype=torch.float32, device=device)
-            tensor_lists.check_and_scale_(group, 1.0, flags[device])
-    return any(flag.item() != 0.0 for flag in flags.values())

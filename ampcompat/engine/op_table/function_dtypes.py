@@ -124,13 +124,13 @@ WRITTEN = (
     (
         FUNCTIONAL,
         PASSTHROUGH,
-        "adaptive_avg_pool3d fractional_max_pool2d fractional_max_pool3d",
-        "CPU autocast casts it or a part of it to float32; Apex and CUDA autocast leave it alone",
+        "fractional_max_pool2d fractional_max_pool3d",
+        "CPU autocast casts it to float32; Apex and CUDA autocast leave it alone",
     ),
     (
         FUNCTIONAL,
         FLOAT32_INSIDE,
-        "max_unpool1d max_unpool2d max_unpool3d adaptive_max_pool3d pad",
+        "adaptive_avg_pool3d max_unpool1d max_unpool2d max_unpool3d adaptive_max_pool3d pad",
         "CPU autocast casts it or a part of it to float32; old torch has no half kernels on the CPU",
     ),
     (
@@ -167,9 +167,10 @@ EMULATED = (
     "to_dense _sparse_sum "
     "local_response_norm multi_margin_loss multilabel_margin_loss ctc_loss"
 )
-#: Losses that are computed so where torch has no half kernels for them on a CPU: mse_loss before 2.9, smooth_l1_loss
-#: before 2.12. Elsewhere they are left alone, since their elements may leave the range of half, as on a GPU.
-LOSSES_WITHOUT_OLD_KERNELS = "mse_loss smooth_l1_loss"
+#: Losses that are computed so where torch has no half kernels for them on a CPU: binary_cross_entropy before 2.4,
+#: mse_loss before 2.9, smooth_l1_loss before 2.12. Elsewhere they are left alone, since their elements may leave the
+#: range of half, as on a GPU.
+LOSSES_WITHOUT_OLD_KERNELS = "mse_loss smooth_l1_loss binary_cross_entropy"
 #: Functions of which it adds up the gradient in half, at least in one of the half dtypes.
 GRADIENT_EMULATED = (
     "embedding __getitem__ take index_select gather take_along_dim layer_norm native_layer_norm grid_sample "

@@ -223,8 +223,8 @@ def _first_param(model):
 
 
 def _watch_moves(on_move, patches):
-    """Call ``on_move()`` after every call of a method that moves a module."""
-    for name in _MOVES:
+    """Call ``on_move()`` after every call of a method that moves a module, those of other packages' devices too."""
+    for name in dict.fromkeys(_MOVES + features.available_devices()):
         original = vars(torch.nn.Module).get(name)
         if original is not None:
             patches.set(torch.nn.Module, name, _noticed(original, on_move))

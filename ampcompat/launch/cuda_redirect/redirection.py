@@ -12,14 +12,11 @@ import torch
 from ...engine.casting import patch_targets, torch_compile
 from ...errors import AmpValueError
 from ...support.patching import PatchStack
-from ...support.torch_compat import features, torch_names
+from ...support.torch_compat import devices, features, torch_names
 from ..after_import import ImportHook
 from . import name_table
 from .replacements import device_arguments, unsupported
 from .replacements.device_queries import DeviceQueries
-
-#: Devices without a module of functions such as ``torch.mps``.
-_WITHOUT_MODULE = ("cpu", "meta")
 
 #: The class itself, before ``replacements.class_proxies.device`` replaces it.
 _Device = torch.device
@@ -32,21 +29,21 @@ class Target:
     refers to the same device, including ``cuda:1`` on rank 1.
 
     Args:
-        name: "cpu", "mps" or "xpu".
+        name: "cpu", "mps", "xpu" or "xla".
 
     Raises:
         AmpValueError: this machine or torch has no such device.
     """
 
     def __init__(self, name):
-        if name == "cuda" or name not in features.available_devices() + ("meta",):
+        if name == "cuda" or not (name == "meta" or devices.is_available(name)):
             raise AmpValueError(
-                "CUDA cannot be redirected to {!r}: expected cpu, mps or xpu, and this torch has {} here.".format(
+                "CUDA cannot be redirected to {!r}: expected cpu, mps, xpu or xla, and this torch has {} here.".format(
                     name, ", ".join(features.available_devices())
                 )
             )
         self.type = name
-        self.module = None if name in _WITHOUT_MODULE else getattr(torch, name)
+        self.module = devices.module_of(name) if name != "cpu" else None
         self.shared = {}  # objects that several replacements share, created by the first of them
         self._local = threading.local()
         count = self.module.device_count() if hasattr(self.module, "device_count") else 1

@@ -10,8 +10,10 @@ import weakref
 
 import torch
 
+from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.optimizers.optimizer_record import record_of
 from ...engine.optimizers.step_or_skip import amp_step
+from ...support.tensor_lists import has_non_finite, is_shard
 from .script_backward import mark_scaled, times
 
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
@@ -97,7 +99,25 @@ class ScriptScalers:
         if stage == _STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         self._stages[optimizer] = _UNSCALED
+        self._check_written(optimizer)
         self._tell_found_inf(scaler, optimizer)
+
+    def _check_written(self, optimizer):
+        """Skip the step also if the script has made a gradient inf or nan since the pass, as by its own all-reduce."""
+        record, own = record_of(optimizer), self._forced.scaler
+        if record is None or not own.dynamic or record.skips.is_next_skipped():
+            return
+        record.gradients.prepare_step()
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        gradients = [param.grad for param in params if param.grad is not None]
+        if any(map(is_shard, gradients)) or not has_non_finite(gradients):  # all ranks check shards after the pass
+            return
+        own.load_state_dict({"loss_scale": self._published["scale"], "unskipped": self._published["unskipped"]})
+        own.advance(True)
+        check = OverflowCheck(own, [])
+        check.result = True
+        record.skips.add(check, 0)
+        check.run_callbacks()
 
     def _tell_found_inf(self, scaler, optimizer):
         """Store the result of the overflow check where scripts and trainers read it."""
@@ -113,6 +133,7 @@ class ScriptScalers:
         if self._stages.get(optimizer) == _STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
         if self._stages.get(optimizer) != _UNSCALED:
+            self._check_written(optimizer)
             self._tell_found_inf(scaler, optimizer)
         self._stages[optimizer] = _STEPPED
         record = record_of(optimizer)

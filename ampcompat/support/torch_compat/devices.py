@@ -1,0 +1,56 @@
+"""Torch's modules of functions for a device, such as ``torch.cuda``; for torch_xla's, the same functions."""
+
+import importlib
+
+import torch
+
+from . import features
+
+
+class Xla:
+    """The functions of ``torch.cuda`` that ampcompat uses, for torch_xla's device."""
+
+    def __init__(self):
+        self._functions = importlib.import_module("torch_xla.core.xla_model")
+
+    def synchronize(self, device=None):
+        """Wait for the graphs that were started."""
+        self._functions.wait_device_ops()
+
+    def manual_seed(self, seed):
+        """Seed the generator; its state is one number, the seed at first."""
+        self._functions.set_rng_state(seed % 2**63)
+
+    def seed(self):
+        """Seed the generator at random."""
+        self.manual_seed(torch.Generator().seed())
+
+    def get_rng_state(self):
+        """Return the state of the generator as a tensor."""
+        return torch.tensor([self._functions.get_rng_state()])
+
+    def set_rng_state(self, state):
+        """Set the state of the generator."""
+        self._functions.set_rng_state(int(state[0]))
+
+
+def module_of(device_type):
+    """Return the module of functions for a type of device; None for those without."""
+    return Xla() if device_type == "xla" else getattr(torch, device_type, None) if device_type != "meta" else None
+
+
+def is_available(device_type):
+    """Return whether torch can compute on a type of device here. For "xla", torch_xla is imported."""
+    if device_type == "xla":
+        try:
+            importlib.import_module("torch_xla.core.xla_model")
+        except (ImportError, OSError):
+            return False
+    return device_type in features.available_devices()
+
+
+def synchronize(device):
+    """Wait until a device, a ``torch.device``, has computed what it was given so far."""
+    wait = getattr(module_of(device.type), "synchronize", None) if device.type != "cpu" else None
+    if wait is not None:
+        wait() if device.type == "mps" else wait(device)
