@@ -2,7 +2,6 @@
 
 import os
 import sys
-import textwrap
 
 import pytest
 import torch
@@ -42,18 +41,6 @@ for step in range(int(sys.argv[1])):
         os.kill(os.getpid(), 9)
     time.sleep(float(sys.argv[2]))
 """
-
-
-@pytest.fixture
-def script(tmp_path):
-    """Return a function that writes a script and returns its path."""
-
-    def write(source, name="training.py"):
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 def run_ab(*arguments):
@@ -112,8 +99,8 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert first_losses[0] == pytest.approx(first_losses[1], rel=1e-2)
     assert report.runs["O1"].traceback.count("File") == 1
     assert report.environment["seed"] == 3 and report.environment["device"].startswith("cpu")
-    assert report.environment["script"].endswith("training.py 9 0 'runs/{run}'")
-    assert sorted(os.listdir(str(tmp_path))) == ["report.json", "training.py"]
+    assert report.environment["script"].endswith("script.py 9 0 'runs/{run}'")
+    assert sorted(os.listdir(str(tmp_path))) == ["report.json", "script.py"]
 
 
 def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
@@ -239,7 +226,7 @@ def test_steps_end_a_training_with_disabled_amp_and_the_condition_is_told(script
     assert "made step 2" in printed and "made step 4" not in printed
     assert "enabled=False" in printed
     told = "calls amp.initialize only under a condition, in line 11: `if args.fp16 or True`"
-    assert "training.py " + told in printed and "The other levels were not run" in printed
+    assert "script.py " + told in printed and "The other levels were not run" in printed
 
 
 def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, tmp_path, monkeypatch):

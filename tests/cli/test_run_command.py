@@ -2,7 +2,6 @@
 
 import json
 import os
-import textwrap
 
 import pytest
 import torch
@@ -22,19 +21,6 @@ print(json.dumps([
     list(sys.warnoptions), sys.flags.optimize, sys.stdout.write_through, sys.stdin.read(),
 ]))
 """
-
-
-@pytest.fixture
-def script(tmp_path):
-    """Return a function that writes a script and returns its path."""
-
-    def write(source, name="script.py"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(source))
-        return str(path)
-
-    return write
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,6 @@ from ampcompat.support.torch_compat import features
 ON_CPU = RUN + ("--device", "cpu")
 
 
-@pytest.fixture
-def script(tmp_path):
-    """Return a function that writes a script and returns its path."""
-
-    def write(source, name="script.py"):
-        lines = source.splitlines()
-        indent = min([len(line) - len(line.lstrip()) for line in lines if line.strip()])
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(line[indent:] for line in lines))
-        return str(path)
-
-    return write
-
-
 @pytest.mark.parametrize("name", ["apex.parallel", "amp_C"])  # a submodule of the alias, a module beside it
 def test_a_script_may_import_apex_before_torch(script, name):
     path = script(f"import {name}\nimport torch\nprint(torch.ones(1).cuda().is_cuda)")

@@ -1,12 +1,14 @@
 """``diagnose`` explains skipped steps: the module or param by its name, its values before, what to try."""
 
+import contextlib
 import copy
+import inspect
 import pickle
 
 import pytest
 import torch
 import torch.utils.checkpoint
-from helpers import networks, precision
+from helpers import fused_optimizers, loops, networks, precision
 
 import ampcompat
 from ampcompat import amp
@@ -19,6 +21,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning"),
 ]
 
+needs_fused = pytest.mark.skipif(
+    fused_optimizers.why_not("Adam") is not None, reason="this torch has no fused optimizer for the CPU"
+)
+HAS_TWO_CHECKPOINTS = "use_reentrant" in inspect.signature(torch.utils.checkpoint.checkpoint).parameters
+#: Options of ``amp.initialize`` with a scale at which these networks do not overflow by themselves.
+SMALL = {"loss_scale": "dynamic", "init_scale": 8.0}
 #: A scale at which a gradient of 4 overflows in the low dtype of O1 and O2, and one of 0.25 does not.
 SCALE = 2.0**127 if precision.IS_STAND_IN else 2.0**15
 
@@ -49,18 +57,19 @@ class Net(torch.nn.Module):
         return self.last(self.corrupting(self.act(self.first(x))))
 
 
-def train(model, steps, corrupt=lambda step, loss: loss, diagnosis=None, make=None, **options):
+@contextlib.contextmanager
+def diagnosed(level=None, **options):
+    """Open a session whose skipped steps are explained; yield the ``OverflowDiagnosis``."""
+    diagnosis = OverflowDiagnosis()
+    with ampcompat.session(level, observers=[diagnosis], **dict({"verbosity": 0}, **options)):
+        yield diagnosis
+
+
+def train(model, steps, corrupt=lambda step, loss: loss, make=None, opt_level=None, verbosity=0, **options):
     """Train and return the ``OverflowDiagnosis``; options are those of ``amp.initialize``."""
     optimizer = (make or (lambda params: torch.optim.SGD(params, lr=2.0**-6)))(model.parameters())
-    options.setdefault("verbosity", 0)
-    options.setdefault("loss_scale", "dynamic")
-    options.setdefault("init_scale", 8.0)
-    if diagnosis is None:
-        diagnosis = OverflowDiagnosis()
-        with ampcompat.session(options.pop("opt_level", None), observers=[diagnosis], verbosity=options["verbosity"]):
-            loop(model, optimizer, steps, corrupt, options)
-        return diagnosis
-    loop(model, optimizer, steps, corrupt, options)
+    with diagnosed(opt_level, verbosity=verbosity) as diagnosis:
+        loop(model, optimizer, steps, corrupt, dict(SMALL, verbosity=verbosity, **options))
     return diagnosis
 
 
@@ -69,14 +78,19 @@ def squared(step, loss):
     return loss * loss
 
 
+def unchanged(step, loss):
+    return loss
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
 def loop(model, optimizer, steps, corrupt, options):
     amp.initialize(model, optimizer, **options)
     for step in range(steps):
         optimizer.zero_grad()
-        loss = corrupt(step, model(torch.ones(2, 3)).double().mean().to(precision.HIGH))
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(corrupt(step, model(torch.ones(2, 3)).double().mean().to(precision.HIGH)), optimizer)
 
 
 # -- the typical cases -------------------------------------------------------------------------------------------------
@@ -91,11 +105,9 @@ def test_a_layer_that_overflows_is_found_by_name(level):
 
 @pytest.mark.parametrize("each", ["O1", "O4"])
 def test_a_layer_that_overflows_is_found_with_either_backend(each, backend):
-    diagnosis = OverflowDiagnosis()
-    with ampcompat.session(each, backend, observers=[diagnosis], verbosity=0):
-        model = Net(Corrupting(at=1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loop(model, optimizer, 2, lambda step, loss: loss, {"loss_scale": "dynamic", "init_scale": 8.0})
+    model = Net(Corrupting(at=1))
+    with diagnosed(each, backend=backend) as diagnosis:
+        loop(model, sgd(model), 2, unchanged, SMALL)
     assert ["module corrupting" in text for _, text, *_ in diagnosis.findings] == [True]
 
 
@@ -135,14 +147,8 @@ def test_earlier_maxima_are_unscaled(each):
     model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False))
     factors = [0.125, 0.25, 0.0625, 64.0]
     # d(sum of outputs * f)/dW is f * 2 (rows) * 1 (inputs), so 0.5 is the largest before the last.
-    diagnosis = train(
-        model,
-        4,
-        lambda step, loss: loss * 4 * factors[step],
-        opt_level=each,
-        init_scale=SCALE,
-        max_loss_scale=SCALE,
-    )
+    scales = dict(init_scale=SCALE, max_loss_scale=SCALE)
+    diagnosis = train(model, 4, lambda step, loss: loss * 4 * factors[step], opt_level=each, **scales)
     ((step, text, _),) = diagnosis.findings
     assert step == 3
     scaled = 0.5 * SCALE
@@ -169,14 +175,11 @@ def test_the_largest_earlier_output_is_reported(level):
 
 
 def test_an_input_that_is_nan_is_named_first():
-    diagnosis = OverflowDiagnosis()
     model = Net()
-    with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = sgd(model)
+    with diagnosed("O1") as diagnosis:
         amp.initialize(model, optimizer)
-        with amp.scale_loss(model(torch.full((2, 3), float("nan"))).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(torch.full((2, 3), float("nan"))).sum(), optimizer)
     assert "nan was there already in the input of the whole Net" in diagnosis.findings[0][1]
 
 
@@ -220,9 +223,9 @@ def test_the_same_cause_again_is_not_printed_again(capsys):
 
 @pytest.mark.parametrize("prints, verbosity", [(True, 0), (False, 1)])
 def test_findings_are_there_without_printing(prints, verbosity, capsys):
-    diagnosis = OverflowDiagnosis(prints=prints)
+    model, diagnosis = Net(), OverflowDiagnosis(prints=prints)
     with ampcompat.session("O1", observers=[diagnosis], verbosity=verbosity):
-        train(Net(), 2, lambda step, loss: loss * float("inf"), diagnosis, verbosity=verbosity)
+        loop(model, sgd(model), 2, lambda step, loss: loss * float("inf"), dict(SMALL, verbosity=verbosity))
     assert "ampcompat: step" not in capsys.readouterr().out
     assert [step for step, *_ in diagnosis.findings] == [0, 1]
 
@@ -230,7 +233,7 @@ def test_findings_are_there_without_printing(prints, verbosity, capsys):
 def test_the_skip_limit_prints_the_diagnosis(capsys):
     options = dict(max_skips=3, diagnose=True, verbosity=1, opt_level="O1")
     model = Net()
-    loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 4, lambda step, loss: loss * float("nan"), options)
+    loop(model, sgd(model), 4, lambda step, loss: loss * float("nan"), options)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "in a row were skipped" in line]
     assert "3 steps in a row" in line
     assert "The loss was nan although the outputs of all modules were finite. What to try: check the loss" in line
@@ -241,14 +244,14 @@ def test_the_skip_limit_raises_with_the_diagnosis():
     model = Net(Corrupting())
     model.corrupting.forward = lambda x: x * float("inf")
     with pytest.raises(GradientOverflowError, match="module corrupting"):
-        loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 3, lambda step, loss: loss, options)
+        loop(model, sgd(model), 3, unchanged, options)
 
 
 @pytest.mark.parametrize("each", ["O0", "O4"])
 def test_a_level_that_never_skips_reports_its_first_overflow_once(each, capsys):
     model = Net(Corrupting(at=2))
     options = dict(opt_level=each, diagnose=True, verbosity=1)
-    loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 60, lambda step, loss: loss, options)
+    loop(model, sgd(model), 60, unchanged, options)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ampcompat: step")]
     assert line.startswith("ampcompat: step 2 (loss scaler 0) was not skipped despite inf or nan: a static loss scale")
     assert "module corrupting" in line
@@ -268,8 +271,7 @@ class Critic(torch.nn.Linear):
 def test_of_two_models_and_losses_the_right_one_is_named(level):
     torch.manual_seed(0)
     models = Generator(3, 3), Critic(3, 1)
-    diagnosis = OverflowDiagnosis()
-    with ampcompat.session(level, observers=[diagnosis], verbosity=0):
+    with diagnosed(level) as diagnosis:
         optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in models]
         amp.initialize(list(models), optimizers, loss_scale="dynamic", init_scale=8.0, num_losses=2)
         for step in range(3):
@@ -278,51 +280,44 @@ def test_of_two_models_and_losses_the_right_one_is_named(level):
                 fake = models[0](torch.ones(2, 3))
                 fake = fake * float("inf") if (step, loss_id) == (1, 1) else fake
                 loss = models[1](fake.detach() if loss_id else fake).sum()
-                with amp.scale_loss(loss, optimizers[loss_id], loss_id=loss_id) as scaled_loss:
-                    scaled_loss.backward()
-                optimizers[loss_id].step()
+                loops.step(loss, optimizers[loss_id], loss_id=loss_id)
     ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "inf was there already in the input of the whole Critic" in text
 
 
 def test_two_optimizers_of_one_loss_have_one_finding():
-    model, diagnosis = Net(), OverflowDiagnosis()
-    with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
+    model = Net()
+    with diagnosed("O1") as diagnosis:
         optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.first, model.last)]
         amp.initialize(model, optimizers)
         for _ in range(3):
-            with amp.scale_loss(model(torch.ones(2, 3)).sum() * float("inf"), optimizers) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(model(torch.ones(2, 3)).sum() * float("inf"), optimizers)
             for optimizer in optimizers:
                 optimizer.step()
     assert [step for step, *_ in diagnosis.findings] == [0, 1, 2]
 
 
 def test_losses_that_were_accumulated_without_unscaling_are_checked(level):
-    model, diagnosis = Net(), OverflowDiagnosis()
-    with ampcompat.session(level, observers=[diagnosis], verbosity=0):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        amp.initialize(model, optimizer, loss_scale="dynamic", init_scale=8.0)
+    model = Net()
+    optimizer = sgd(model)
+    with diagnosed(level) as diagnosis:
+        amp.initialize(model, optimizer, **SMALL)
         for step in range(2):
             optimizer.zero_grad()
             for part in range(3):
                 loss = model(torch.ones(2, 3)).sum() * (float("nan") if (step, part) == (1, 0) else 1.0)
-                with amp.scale_loss(loss, optimizer, delay_unscale=part < 2) as scaled_loss:
-                    scaled_loss.backward()
+                loops.backward(loss, optimizer, delay_unscale=part < 2)
             optimizer.step()
     ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "The loss was nan" in text
 
 
+@needs_fused
 def test_a_skip_that_is_known_late_has_the_number_of_its_step():
-    try:
-        torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
-    except (TypeError, RuntimeError) as error:
-        pytest.skip(f"this torch has no fused optimizer for the CPU: {error}")
-    model, diagnosis = Net(), OverflowDiagnosis()
-    with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
+    model = Net()
+    with diagnosed("O1") as diagnosis:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
         loop(model, optimizer, 8, lambda step, loss: loss * float("inf") if step == 2 else loss, {"init_scale": 8.0})
         assert diagnosis.findings == []
@@ -332,11 +327,8 @@ def test_a_skip_that_is_known_late_has_the_number_of_its_step():
     assert "The loss was inf" in text
 
 
+@needs_fused
 def test_a_skip_that_was_not_read_is_reported_when_the_session_closes():
-    try:
-        torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], fused=True)
-    except (TypeError, RuntimeError) as error:
-        pytest.skip(f"this torch has no fused optimizer for the CPU: {error}")
     diagnosis = train(
         Net(),
         4,
@@ -348,9 +340,9 @@ def test_a_skip_that_was_not_read_is_reported_when_the_session_closes():
 
 
 def test_a_pass_that_raised_leaves_no_record():
-    model, diagnosis = Net(), OverflowDiagnosis()
-    with ampcompat.session("O1", observers=[diagnosis], verbosity=0):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = Net()
+    optimizer = sgd(model)
+    with diagnosed("O1") as diagnosis:
         amp.initialize(model, optimizer, init_scale=8.0)
         with pytest.raises(KeyError):
             with amp.scale_loss(model(torch.ones(2, 3)).sum() * float("nan"), optimizer):
@@ -369,20 +361,14 @@ class Checkpointed(Net):
     """Computes its first layers again in backward."""
 
     def forward(self, x):
-        options = {} if "use_reentrant" not in _checkpoint_options() else {"use_reentrant": self.reentrant}
+        options = {"use_reentrant": self.reentrant} if HAS_TWO_CHECKPOINTS else {}
         inner = torch.utils.checkpoint.checkpoint(lambda x: self.act(self.first(x)), x.requires_grad_(), **options)
         return self.last(self.corrupting(inner))
 
 
-def _checkpoint_options():
-    import inspect
-
-    return inspect.signature(torch.utils.checkpoint.checkpoint).parameters
-
-
 @pytest.mark.parametrize("kind", ["plain", "checkpointed", "reentrant"])
 def test_training_is_the_same_to_the_bit(level, kind):
-    if kind == "checkpointed" and "use_reentrant" not in _checkpoint_options():
+    if kind == "checkpointed" and not HAS_TWO_CHECKPOINTS:
         pytest.skip("this torch has one kind of checkpoint only")
     weights = []
     for diagnose in (False, True):
@@ -391,14 +377,14 @@ def test_training_is_the_same_to_the_bit(level, kind):
         model.reentrant = kind == "reentrant"
         with ampcompat.session(level, diagnose=diagnose, verbosity=0):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-            loop(model, optimizer, 5, lambda step, loss: loss, {"loss_scale": "dynamic", "init_scale": 8.0})
+            loop(model, optimizer, 5, unchanged, SMALL)
             weights.append(networks.weights_of(model))
     assert networks.differing(*weights) == []
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_is_recorded_in_its_forward_pass(reentrant):
-    if not reentrant and "use_reentrant" not in _checkpoint_options():
+    if not reentrant and not HAS_TWO_CHECKPOINTS:
         pytest.skip("this torch has one kind of checkpoint only")
     model = Checkpointed()
     model.reentrant = reentrant
@@ -410,7 +396,7 @@ def test_a_checkpoint_is_recorded_in_its_forward_pass(reentrant):
 def test_closing_removes_every_hook(level):
     model = Net()
     with ampcompat.session(level, diagnose=True, verbosity=0):
-        loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 1, lambda step, loss: loss, {})
+        loop(model, sgd(model), 1, unchanged, {})
         assert all(module._forward_hooks for module in model.modules())
     for module in model.modules():
         assert not module._forward_hooks and not module._forward_pre_hooks
@@ -418,9 +404,8 @@ def test_closing_removes_every_hook(level):
 
 def test_copies_and_pickles_of_a_model_are_not_recorded(level):
     model = Net()
-    diagnosis = OverflowDiagnosis()
-    with ampcompat.session(level, observers=[diagnosis], verbosity=0):
-        loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 1, lambda step, loss: loss, {})
+    with diagnosed(level) as diagnosis:
+        loop(model, sgd(model), 1, unchanged, {})
         model.corrupting.corrupt = None  # a lambda does not pickle
         for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
             count = len(diagnosis._hooks.outputs)
@@ -431,7 +416,7 @@ def test_copies_and_pickles_of_a_model_are_not_recorded(level):
 def test_evaluation_is_not_recorded():
     model = Net()
     with ampcompat.session("O1", diagnose=True, verbosity=0) as session:
-        loop(model, torch.optim.SGD(model.parameters(), lr=0.1), 1, lambda step, loss: loss, {})
+        loop(model, sgd(model), 1, unchanged, {})
         hooks = find_diagnosis(session)._hooks
         count = len(hooks.outputs)
         with torch.no_grad():
@@ -441,11 +426,9 @@ def test_evaluation_is_not_recorded():
 
 def test_a_model_from_before_diagnose_gets_hooks_too():
     first, second = Net(Corrupting(at=0)), Net()
-    optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+    optimizer = sgd(first)
     amp.initialize(first, optimizer, opt_level="O1", verbosity=0)
     amp.initialize(second, opt_level="O1", verbosity=0, diagnose=True)
-    with amp.scale_loss(first(torch.ones(2, 3)).sum(), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(first(torch.ones(2, 3)).sum(), optimizer)
     diagnosis = find_diagnosis(ampcompat.current())
     assert "module corrupting of Net" in diagnosis.findings[0][1]
