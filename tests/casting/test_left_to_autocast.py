@@ -55,6 +55,16 @@ def test_change_of_a_weight_between_two_uses_is_seen(setting):
 
 
 @each_native
+def test_change_of_an_input_that_is_trained_is_seen_between_two_uses(setting):
+    linear, x = torch.nn.Linear(4, 3, bias=False), torch.zeros(2, 4, requires_grad=True)
+    with opened(setting) as backend, backend.entered():
+        linear(x)
+        x.detach().fill_(2.0)
+        expected = linear(x.detach())
+        assert bool(expected.any()) and bool((linear(x) == expected).all())
+
+
+@each_native
 def test_region_of_another_dtype_within_forward_gets_copies_in_its_dtype(setting):
     other = torch.bfloat16 if PAIRS[setting[1]].low is torch.float16 else torch.float16
     if other not in features.autocast_dtypes("cpu"):

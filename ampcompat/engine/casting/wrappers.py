@@ -305,6 +305,8 @@ def _left_to_autocast(wrapper, function, key, caster):
                     return wrapper(*args, **kwargs)
                 if kind is _Parameter:
                     weights.append(arg)
+                elif arg.is_leaf and arg.requires_grad:  # autocast would keep its copy, too
+                    return wrapper(*args, **kwargs)
             elif kind not in _NO_TENSORS and not (kind in _SEQUENCES and _NO_TENSORS.issuperset(map(type, arg))):
                 return wrapper(*args, **kwargs)
         if kwargs and not _NO_TENSORS.issuperset(map(type, kwargs.values())):
