@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from ..abtest.report.number_format import duration, number, scale
+from ..abtest.number_format import duration, number, scale
 from ..support import terminal
 
 #: Seconds between two updates of a line that is redrawn, and between two lines elsewhere.

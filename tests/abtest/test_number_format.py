@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ampcompat.abtest.report.number_format import UNKNOWN, milliseconds, number, seconds
+from ampcompat.abtest.number_format import UNKNOWN, milliseconds, number, seconds
 
 
 @pytest.mark.parametrize(

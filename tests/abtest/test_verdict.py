@@ -11,7 +11,7 @@ from ampcompat.abtest.judging import advice, curves
 from ampcompat.abtest.judging.level_differences import t_quantile
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
-from ampcompat.abtest.report.number_format import number
+from ampcompat.abtest.number_format import number
 
 
 def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):

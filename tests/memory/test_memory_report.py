@@ -125,7 +125,7 @@ def test_a_table_lists_every_kind():
 
 def test_records_have_the_fields_of_abtest_memory():
     report = ampcompat.memory_report(*plain_training())
-    assert Memory(**report.record()).peak_total == report.peak_total
+    assert Memory(**report.usage.record()).peak_total == report.peak_total
 
 
 def test_several_models_and_optimizers_are_measured_together():

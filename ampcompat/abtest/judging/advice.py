@@ -1,6 +1,6 @@
 """Recommends a level: of the accepted ones, the first at the target; if equal, the one with less peak memory."""
 
-from ..report.number_format import milliseconds, percent, seconds
+from ..number_format import milliseconds, percent, seconds
 from ..row_names import are_scripts, name_of
 from . import equivalence, time_to_target, unchanged
 from .summary import MIN_TIMED, emulates_half, find_rounds, find_speeds, summarize

@@ -14,7 +14,7 @@ the difference stays what it is.
 import math
 
 from ...errors import AmpValueError
-from ..report.number_format import percent, signed_percent
+from ..number_format import percent, signed_percent
 from ..report_data import Equivalence
 from . import time_to_target
 from .failures import nonfinite_starts

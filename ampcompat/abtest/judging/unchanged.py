@@ -2,7 +2,7 @@
 
 import math
 
-from ..report.number_format import percent
+from ..number_format import percent
 from ..row_names import UNCHANGED
 from .verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards
 

@@ -35,7 +35,7 @@ import math
 from dataclasses import dataclass
 from typing import Tuple
 
-from ..report.number_format import number, percent
+from ..number_format import number, percent
 from . import curves
 from .failures import failure
 from .level_differences import END, MAX_NOISE, NOISE_ERRORS, Difference, find_differences, is_alone, shows_progress

@@ -3,9 +3,9 @@
 from ...support.terminal import printable
 from ..judging import equivalence
 from ..judging.summary import summarize
+from ..number_format import percent
 from ..row_names import name_of
 from . import tables
-from .number_format import percent
 
 #: Columns of the overview that are left out: they follow from others, or are useful only for interactive work.
 LEFT_OUT = ("to target", "samples/s")

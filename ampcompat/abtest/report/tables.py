@@ -7,9 +7,9 @@ from statistics import median
 from ..judging import equivalence, time_to_target
 from ..judging.speed_ratio import half_width
 from ..judging.summary import LossEnd, emulates_half
+from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
 from ..row_names import UNCHANGED, name_of, noun
-from .number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: ``(column that it explains, or
 #: None, sentence)``, printed below it.

@@ -4,7 +4,7 @@ import html
 import os
 
 from ...abtest import report as report_package
-from ...abtest.report.number_format import share
+from ...abtest.number_format import share
 from . import audit_text
 
 _STYLE = os.path.join(os.path.dirname(os.path.abspath(report_package.__file__)), "page.css")

@@ -3,7 +3,7 @@
 import shlex
 import textwrap
 
-from ...abtest.report.number_format import share
+from ...abtest.number_format import share
 
 #: The number of params of a finding that are listed.
 _SHOWN = 5

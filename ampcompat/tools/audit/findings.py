@@ -8,7 +8,7 @@ from typing import List, NamedTuple, Optional
 
 import torch
 
-from ...abtest.report import number_format
+from ...abtest import number_format
 from ...support.torch_compat.torch_names import dtype_name
 
 #: Weights follow their float32 twin if ``ParamUpdates.kept`` is at least this.

@@ -4,7 +4,7 @@ import math
 import shlex
 import textwrap
 
-from ...abtest.report.number_format import number, percent, scale
+from ...abtest.number_format import number, percent, scale
 
 #: The levels to recommend; the first one that works is chosen. O3 is for measuring speed.
 PREFERRED = ("O1", "O2", "O4", "O5")

@@ -1,7 +1,7 @@
 """``MemoryReport``: the memory of a step by kind, measured or predicted, as a table; without torch."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from ...support.terminal import aligned
 from .bytes_by_kind import KINDS, MemoryUsage, format_bytes
@@ -41,10 +41,6 @@ class MemoryReport:
     def __post_init__(self):
         self.at_peak, self.peak_by_kind = self.usage.at_peak, self.usage.peak_by_kind
         self.peak_total = self.at_peak.total
-
-    def record(self) -> Dict[str, Any]:
-        """Return the fields of ``abtest.Memory`` as a dict."""
-        return self.usage.record()
 
     def table(self) -> str:
         """Return a table of the kinds, and the notes."""
