@@ -221,12 +221,10 @@ def _warnings(report, rows):
         sentence = "Of {}, fewer than {} steps without hooks were timed: raise --steps."
         warnings.append(sentence.format(", ".join(few), MIN_TIMED))
     warnings += [] if emulates_half(report) else _unreliable_times(report, rows)
-    given = report.environment.get("target")
+    target = time_to_target.given_to(report)
     names = time_to_target.known_names(run for _, _, run in report.every_run())
-    if given and time_to_target.parse(given)[0] not in names:
-        warnings.append(
-            "No metric {!r} was logged; known: {}.".format(time_to_target.parse(given)[0], ", ".join(sorted(names)))
-        )
+    if target and target[0] not in names:
+        warnings.append("No metric {!r} was logged; known: {}.".format(target[0], ", ".join(sorted(names))))
     return warnings
 
 
@@ -249,7 +247,7 @@ def _remarks(report, rows):
     """Return what is missing or makes the measured times less reliable, one sentence each."""
     remarks = []
     measured = [row.to_target for row in rows.values() if row.to_target is not None]
-    if report.environment.get("target") and measured and not any(each.is_reached for each in measured):
+    if time_to_target.given_to(report) and measured and not any(each.is_reached for each in measured):
         remarks.append(f"No level reached the target, {time_to_target.describe(report)}.")
     if report.environment.get("jobs", 1) != 1 and any(row.speed for row in rows.values()):
         remarks.append(SIDE_BY_SIDE)

@@ -137,12 +137,12 @@ def _compare(values, reference):
     return found
 
 
-def relative_gaps(run, baseline, name=("loss", 0)):
-    """Return ``[(step, (L - B) / max(|B|, 0.05 * median of |B|)), …]`` of one series of two runs, by update.
+def relative_gaps(run, baseline):
+    """Return ``[(step, (L - B) / max(|B|, 0.05 * median of |B|)), …]`` of the first losses of two runs, by update.
 
     The step is that of the run; skipped steps of either are left out.
     """
-    own, base = counted_points(run, name), curve(baseline, name)
+    own, base = counted_points(run, ("loss", 0)), curve(baseline, ("loss", 0))
     least = LEAST_SHARE * finite_median([abs(value) for value in base[:: 1 + len(base) // MAX_WIDTH]])
     least = least if math.isfinite(least) else 0.0
     return [(step, (value - other) / (max(abs(other), least) or 1.0)) for (step, value), other in zip(own, base)]

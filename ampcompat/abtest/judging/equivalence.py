@@ -44,17 +44,21 @@ def parse(text):
     return value
 
 
+def given_to(report):
+    """Return the tolerance that a report was given, as a share, or None."""
+    text = report.environment.get("tolerance")
+    return None if text is None else parse(text)
+
+
 def find(report, rows):
     """Return ``{row: Equivalence}`` for all rows except the baseline; empty if the report has no tolerance.
 
     Args:
         rows: what ``summarize(report)`` returned.
     """
-    given = report.environment.get("tolerance")
-    if given is None:
-        return {}
-    others = [level for level in rows if level != report.baseline]
-    return {level: _of_row(report, level, rows[level].verdict, parse(given)) for level in others}
+    tolerance = given_to(report)
+    others = [level for level in rows if level != report.baseline and tolerance is not None]
+    return {level: _of_row(report, level, rows[level].verdict, tolerance) for level in others}
 
 
 def _of_row(report, level, verdict, tolerance):
@@ -71,11 +75,9 @@ def _of_row(report, level, verdict, tolerance):
 
 def _compared(report):
     """Return the series of the target, as a list; empty for all losses."""
-    given = report.environment.get("target")
-    if not given:
-        return []
+    target = time_to_target.given_to(report)
     runs = [run for _, _, run in report.every_run()]
-    return [time_to_target.known_names(runs).get(time_to_target.parse(given)[0])]
+    return [time_to_target.known_names(runs).get(target[0])] if target else []
 
 
 def of(difference, tolerance):

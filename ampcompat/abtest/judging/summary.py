@@ -77,9 +77,8 @@ def summarize(report):
             row.saved = peak - row.peak
         if baseline is not None:
             runs, references = ([each] + each.repeats for each in (run, baseline))
-            row.to_target = time_to_target.measure(
-                runs[:shared], references, report.environment.get("target"), row.seconds
-            )
+            target = time_to_target.given_to(report)
+            row.to_target = time_to_target.measure(runs[:shared], references, target, row.seconds)
         for loss_id, ending in row.losses.items():
             difference = row.verdict.ends.get(("loss", loss_id))
             if difference is not None:

@@ -59,17 +59,23 @@ def parse(text):
     return name.strip(), number
 
 
+def given_to(report):
+    """Return (name, value) of the target that a report was given; None if it is the baseline's final loss."""
+    text = report.environment.get("target")
+    return parse(text) if text else None
+
+
 def describe(report):
     """Return the display name of a report's target."""
-    given = report.environment.get("target")
-    return "{} = {:g}".format(*parse(given)) if given else f"the baseline's final {_loss_name(report)}"
+    given = given_to(report)
+    return "{} = {:g}".format(*given) if given else f"the baseline's final {_loss_name(report)}"
 
 
 def until(report):
     """Return the end of a sentence on a report's target: what reaches it."""
-    given = report.environment.get("target")
+    given = given_to(report)
     if given:
-        return "{} reaches {:g}".format(*parse(given))
+        return "{} reaches {:g}".format(*given)
     return f"{_loss_name(report)} is within {100 * TOLERANCE:g} % of the baseline's final one"
 
 
@@ -85,12 +91,12 @@ def measure(runs, references, given, seconds_per_step):
 
     Args:
         runs, references: of the level and of the baseline, by seed; may be the same.
-        given: "NAME=NUMBER", or None for the baseline's final loss.
+        given: (name, value), or None for the baseline's final loss.
         seconds_per_step: of the level, or None.
     """
     found = TimeToTarget(seeds=0)
     for run, reference in zip(runs, references):
-        wanted = _given(run, reference, given) if given else _end(reference)
+        wanted = _given(run, reference, *given) if given else _end(reference)
         if wanted is None:
             continue
         found.seeds += 1
@@ -108,9 +114,8 @@ def known_names(runs):
     return dict(names, loss=("loss", 0))
 
 
-def _given(run, reference, given):
+def _given(run, reference, own, value):
     """Return (series, value, whether it rises) of a given target; None if neither run recorded it."""
-    own, value = parse(given)
     name = known_names([run, reference]).get(own)
     if name is None:
         return None

@@ -47,10 +47,10 @@ def to_latex(report, summary=None):
 def _table(report, summary):
     table = tables.without(tables.levels([("", report, summary or summarize(report))]), LEFT_OUT)
     columns, rows = table.columns, table.rows
-    tolerance = report.environment.get("tolerance")
+    tolerance = equivalence.given_to(report)
     if tolerance is not None and any(run.equivalence for run in report.runs.values()):
         found = {name_of(report, level): run.equivalence for level, run in report.runs.items()}
-        columns.append(f"within {percent(equivalence.parse(tolerance))}")
+        columns.append(f"within {percent(tolerance)}")
         rows = [row + [found[row[0]].result if found.get(row[0]) else ""] for row in rows]
     return columns, rows, table.left
 

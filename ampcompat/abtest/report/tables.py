@@ -144,10 +144,10 @@ def _to_target(found):
 
 def equivalences(report):
     """Return the result of the tolerance for each row, one sentence each."""
-    given = report.environment.get("tolerance")
-    found = {level: run.equivalence for level, run in report.runs.items() if run.equivalence is not None}
-    told = [] if given is None else found.items()
-    return [equivalence.tell(name_of(report, level), each, equivalence.parse(given)) for level, each in told]
+    tolerance = equivalence.given_to(report)
+    found = [(level, run.equivalence) for level, run in report.runs.items() if run.equivalence is not None]
+    found = [] if tolerance is None else found
+    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found]
 
 
 def targets(report, summary):
