@@ -126,5 +126,10 @@ FAULTS_OF_TRAINING = [
           "optimizers/test_chunked_step.py"),
     Fault("masters stay in the optimizer after the session", "OptimizerMasters._return_params",
           'group["params"][index] = pair.model', "pass", CLOSING),
+    # -- sessions ------------------------------------------------------------------------------------------------------
+    Fault("an optimizer of replaced params trains nothing in silence", "replaced_params.check", "if place is None:",
+          "if False:", "session/test_replaced_params.py"),
+    Fault("a thread block that was left open within another stays open", "thread_blocks._end",
+          "while outermost in blocks:", "if outermost in blocks:", "session/test_interrupts.py"),
 ]
 # fmt: on
