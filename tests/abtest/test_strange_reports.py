@@ -106,6 +106,20 @@ def test_a_page_and_an_image_of_such_names_are_drawn(tmp_path):
     assert "\x1b" not in image.read_text(encoding="utf-8") and "\x1b" not in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["constructor", "toString", "n" * 10**5], ids=lambda name: name[:20])
+def test_charts_of_long_names_and_of_those_that_javascript_has_for_every_object_are_drawn(tmp_path, capfd, name):
+    skip_without_report_extra()
+
+    def change(tree):
+        tree["runs"][name] = dict(tree["runs"]["O1"], metrics={name: {"steps": [1, 1], "values": [1.0, 2.0]}})
+        tree["environment"].update(script=name)
+
+    path, image = altered(tmp_path, change), tmp_path / "image.svg"
+    assert main(["report", path, "--html", str(tmp_path / "page.html"), "--png", str(image)]) == 0
+    assert "ERROR" not in capfd.readouterr().err  # of vl-convert, which draws the rest
+    assert name[:20] in image.read_text(encoding="utf-8")
+
+
 def test_printable_text_is_left_as_it_is():
     text = "caf\u00e9 \u2212 \u4e2d\u6587 \U0001f600\n\tx"
     assert printable(text) == text

@@ -7,6 +7,7 @@ Okabe and Ito, which color-blind readers can distinguish; reports differ in thei
 import json
 import math
 import os
+import re
 import textwrap
 from bisect import bisect_left
 from collections import namedtuple
@@ -33,6 +34,12 @@ POINTS = 400
 LOGARITHMIC = 1e4
 
 
+#: Members of every object of JavaScript: Vega reads a text that is one of these as that member.
+_MEMBERS = re.compile("constructor|hasOwnProperty|isPrototypeOf|propertyIs.*|to(Locale)?String|valueOf|__.*__")
+
+#: Characters of a name in a chart, and lines above the charts of an image; Vega takes long for long ones.
+LONGEST, MOST_LINES = 200, 40
+
 #: Units of memory, the largest first.
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -52,6 +59,13 @@ def charts(reports):
     found += [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
     found += [_scales(named), _times(named), _memory(named)]
     return [chart for chart in found if chart.spec["data"]["values"]]
+
+
+def drawable(name):
+    """Return a name as Vega can draw it: shorter if it is long, and no member of JavaScript's objects."""
+    if len(name) > LONGEST:
+        name = name[: LONGEST // 2] + "\u2026" + name[-LONGEST // 2 :]
+    return name + " " if _MEMBERS.fullmatch(name) else name
 
 
 def complete(spec, width, height=220):
@@ -133,7 +147,8 @@ def figure(drawn, title="", lines=()):
         "padding": 16,
     }
     if title:
-        heading = {"text": title, "subtitle": list(lines), "anchor": "start", "fontSize": 16, "offset": 18}
+        lines = [drawable(line) for line in lines[:MOST_LINES]]
+        heading = {"text": drawable(title), "subtitle": lines, "anchor": "start", "fontSize": 16, "offset": 18}
         whole["title"] = dict(heading, subtitleFontSize=13, subtitlePadding=6, subtitleLineHeight=18)
     return whole
 
@@ -163,7 +178,7 @@ def _runs(named):
     """Yield (level, fields of its rows, run) of every level of every report."""
     for name, report in named:
         for level, run in report.runs.items():
-            yield level, {"run": f"{level} {name}".strip(), "report": name}, run
+            yield level, {"run": drawable(f"{level} {name}".strip()), "report": name}, run
 
 
 def _palette(named):
@@ -216,7 +231,7 @@ def _values(named, name, names):
     rows.sort(key=lambda row: -row["seed"])  # the first is drawn first, below the other lines
     kind, own = name
     losses = [each for each in names if each[0] == "loss"]
-    title = str(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
+    title = drawable(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
     caption = "By optimizer step; pale lines are further seeds, wide ones lie under others. Gaps are inf or nan."
     spec = _filled("loss", rows, named)
     spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
