@@ -166,10 +166,13 @@ def databases(session):
 
 @nox.session(python="3.11")
 def interrupts(session):
-    """An error at every line of ``initialize``, a step and ``reset``, and instead of every operation of torch."""
+    """An error at every line of ``initialize``, a step and ``reset``, and instead of every operation of torch.
+
+    Two hours of a CPU; ``-- -k "going and O3"`` runs a part.
+    """
     session.install(*REQUIREMENTS)
     tests = ["tests/session/test_interrupts.py", "tests/session/test_out_of_memory.py"]
-    session.run(*TESTS, *tests, *session.posargs, env={"EVERY_INTERRUPT": "1"})
+    session.run(*TESTS, "--dist", "load", *tests, *session.posargs, env={"EVERY_INTERRUPT": "1"})
 
 
 @nox.session(name="second-device", python="3.11")

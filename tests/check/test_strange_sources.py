@@ -3,6 +3,7 @@
 import pytest
 from helpers.counted_calls import calls
 
+from ampcompat.cli import main
 from ampcompat.scripts.check import check
 
 HEAD = (
@@ -56,3 +57,21 @@ def test_a_line_of_two_megabytes_is_searched(tmp_path, name):
     (tmp_path / name).write_text(before + repeated * ((2 << 20) // len(repeated)) + after)
     report = check([str(tmp_path / name)])
     assert report.files == 1 and len(report.findings) <= 2
+
+
+@pytest.mark.parametrize("name", ["train.py", "requirements.txt", "cells.ipynb"])
+def test_a_file_over_the_limit_is_not_searched_and_reported_if_it_mentions_apex(tmp_path, capsys, name):
+    before, after = ('{"cells": [{"cell_type": "code", "source": "', '"}]}') if name == "cells.ipynb" else ("", "")
+    (tmp_path / name).write_text(before + "apex, " + "x, " * (1 << 19) + after)
+    assert main(["check", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert f"{name}:1" in told and "it has more than 1 MiB; --max-size allows more" in told
+    main(["check", str(tmp_path), "--max-size", "2"])
+    assert "--max-size" not in capsys.readouterr().out
+
+
+def test_images_of_a_notebook_do_not_count(tmp_path, capsys):
+    image = '{"cell_type": "markdown", "source": "' + "x" * (2 << 20) + '"}'
+    (tmp_path / "cells.ipynb").write_text('{"cells": [' + image + ', {"cell_type": "code", "source": "import apex"}]}')
+    assert main(["check", str(tmp_path)]) == 0
+    assert "Uses of Apex: 1 in 1 of 1 files" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import os
 import re
 
+from ...support.files import in_mebibytes
 from ..reading import code_files
 from ..reading.alias_names import EXTENSIONS
 from ..reading.apex_names_used import uses
@@ -37,14 +38,15 @@ _SEVERITIES, _RANKS = {"": ERROR, "function": WARNING, "try": NOTE}, ("", "funct
 _FIXED = ("written in the call", "Apex's default")
 
 
-def check(paths, progress=None):
+def check(paths, progress=None, largest=code_files.LARGEST):
     """Read the files below the paths and return a ``CheckReport``.
 
     Args:
         paths: files and folders.
         progress: called with (files read, total files).
+        largest: bytes of the largest file that is searched; of a notebook, its code counts.
     """
-    project = _Project(list(code_files.walk(paths)))
+    project = _Project(list(code_files.walk(paths)), largest)
     for number, (path, kind) in enumerate(project.files, 1):
         project.read(path, kind)
         if progress is not None:
@@ -66,8 +68,8 @@ class _Project:
         report: what was found.
     """
 
-    def __init__(self, found):
-        self.files = found
+    def __init__(self, found, largest):
+        self.files, self._largest = found, largest
         self.sources, self.mains, self.training, self.launched = {}, [], [], set()
         self.uses_cuda = self.imports_ampcompat = False
         self.report = CheckReport(len(found))
@@ -87,15 +89,24 @@ class _Project:
             self.training += [path] if started_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
         if kind in (code_files.SHELL, code_files.REQUIREMENTS):
-            if b"apex" in data.lower() or b"torch" in data:
+            if (b"apex" in data.lower() or b"torch" in data) and not self._is_too_large(path, data, kind):
                 lines = enumerate(code_files.decode(data).split("\n"), 1)
                 self._text([(SourcePlace(path, at), line) for at, line in lines], kind == code_files.SHELL)
         elif _HINTS.search(data):
-            self._python(Source(path, data, kind))
+            if not self._is_too_large(path, data, kind):
+                self._python(Source(path, data, kind))
         elif kind == code_files.NOTEBOOK:
             self._look_for_damage(path, data)
         elif b"__main__" in data and kind == code_files.PYTHON:
             self.mains.append(path)
+
+    def _is_too_large(self, path, data, kind):
+        """Return whether a file would take long to search, and report it."""
+        if len(data) <= self._largest or _code_size(data, kind) <= self._largest:
+            return False
+        reason = f"it has more than {in_mebibytes(self._largest)} MiB; --max-size allows more"
+        self._add_broken([Broken(SourcePlace(path, 1), reason, bool(_WORD.search(code_files.decode(data))))])
+        return True
 
     def _look_for_damage(self, path, data):
         """Report a notebook that cannot be read, even if Apex is not mentioned in it."""
@@ -106,13 +117,16 @@ class _Project:
 
     def _python(self, source):
         self.sources[source.path] = source
-        self.report.broken += source.broken
+        self._add_broken(source.broken)
         self._text(source.shell, True)
-        for each in source.broken:
-            if each.mentions_apex:
-                self.report.findings.append(finding("broken-file", each.place, each.reason))
         if os.path.basename(source.path) == "setup.py":
             self.report.findings += required_in_setup(source)
+
+    def _add_broken(self, broken):
+        self.report.broken += broken
+        for each in broken:
+            if each.mentions_apex:
+                self.report.findings.append(finding("broken-file", each.place, each.reason))
 
     def _text(self, lines, is_shell):
         text = TextFile(lines, is_shell)
@@ -187,12 +201,13 @@ class _Project:
                     continue
 
     def source(self, path):
-        """Return the ``Source`` of a Python file, read now if it was not before; None if it is unreadable."""
+        """Return the ``Source`` of a Python file, read now if it was not before; None if it is not to be searched."""
         if path not in self.sources:
             try:
-                return Source(path, code_files.read(path), code_files.PYTHON)
+                data = code_files.read(path)
             except code_files.Unreadable:
                 return None
+            return Source(path, data, code_files.PYTHON) if len(data) <= self._largest else None
         return self.sources[path]
 
     def _copies_of_apex(self):
@@ -202,6 +217,16 @@ class _Project:
             severity = None if os.path.dirname(folder) in beside else WARNING
             place = SourcePlace(os.path.join(folder, "__init__.py"), 1)
             self.report.findings.append(finding("apex-folder", place, severity=severity))
+
+
+def _code_size(data, kind):
+    """Return the bytes of a file; the characters of a notebook's code, which may hold large images besides."""
+    if kind != code_files.NOTEBOOK:
+        return len(data)
+    try:
+        return sum(len(cell.python) for cell in code_files.code_cells(code_files.decode(data)))
+    except code_files.NotANotebook:
+        return 0
 
 
 def _is_apex_package(path):
