@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -42,9 +43,7 @@ def train(level, overflows):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer = amp.initialize(model, optimizer, loss_scale="dynamic", init_scale=8.0, verbosity=0)
     loss = model(torch.ones(2, 3)).sum() * (float("inf") if overflows else 1.0)
-    with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(loss, optimizer)
 
 
 @pytest.mark.parametrize("overflows", [False, True])

@@ -4,6 +4,7 @@ import os
 import time
 
 import torch
+from helpers import loops
 
 from ampcompat import amp
 from ampcompat.abtest import Report, compare
@@ -26,9 +27,7 @@ def resuming(path, before=lambda: None):
             model.load_state_dict(checkpoint["model"])
         for step in range(start, STEPS):
             optimizer.zero_grad()
-            with amp.scale_loss(model(torch.ones(2, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(2, 4)).float().pow(2).mean(), optimizer)
             torch.save({"model": model.state_dict(), "step": step + 1}, path)
 
     return train
@@ -57,9 +56,7 @@ def test_a_file_that_a_run_has_written_is_its_own_whatever_its_time_says(tmp_pat
         model = torch.nn.Linear(4, 1)
         model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), opt_level=level)
         for step in range(STEPS):
-            with amp.scale_loss(model(torch.ones(2, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(2, 4)).float().pow(2).mean(), optimizer)
             torch.save({"step": step}, str(path))
             os.utime(str(path), (0, 0))
 

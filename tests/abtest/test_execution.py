@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers import forked
+from helpers import forked, loops
 from helpers.processes import ROOT, environment
 
 from ampcompat import amp
@@ -25,9 +25,7 @@ def train(level):
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_scale=8.0)
     for _ in range(5):
         optimizer.zero_grad()
-        with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer)
 
 
 class LosingExecutor:

@@ -9,7 +9,7 @@ import types
 import numpy
 import pytest
 import torch
-from helpers import precision
+from helpers import loops, precision
 
 import ampcompat
 from ampcompat import amp
@@ -38,8 +38,7 @@ def advance(model, optimizer, factor=1.0, passes=1):
     optimizer.zero_grad()
     for _ in range(passes):
         loss = loss_of(model) * factor
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
+        loops.backward(loss, optimizer)
     optimizer.step()
     return loss.item()
 
@@ -179,9 +178,7 @@ def test_two_optimizers_make_one_step_unless_one_of_them_steps_twice():
         models, optimizers = amp.initialize(*map(list, zip(*pairs)), num_losses=2, loss_scale=1.0)
         for index in (0, 1, 0, 1, 0, 0, 1):
             optimizers[index].zero_grad()
-            with amp.scale_loss(loss_of(models[index]), optimizers[index], loss_id=index) as scaled_loss:
-                scaled_loss.backward()
-            optimizers[index].step()
+            loops.step(loss_of(models[index]), optimizers[index], loss_id=index)
 
     run = compare(adversaries, levels=["O0"]).runs["O0"]
     passes = [(step, loss_id) for step, loss_id, _ in run.loss]
@@ -306,9 +303,7 @@ def test_a_value_that_grows_towards_the_range_is_a_warning_of_the_run_and_in_the
         model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.0), opt_level="O2")
         for _ in range(19):
             loss = torch.tanh(model(torch.ones(2, 4)).float() * 0).mean()
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
             optimizer.zero_grad()
 
     report = compare(train, levels=["O2"], baseline="O2", control=False, memory=False)
@@ -353,9 +348,7 @@ def one_bad_batch(value):
             if step == 7:
                 inputs[0] = value
             optimizer.zero_grad()
-            with amp.scale_loss(model(inputs).float().pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(inputs).float().pow(2).mean(), optimizer)
 
     return training
 
@@ -423,7 +416,5 @@ def test_without_an_observer_nothing_is_read_from_the_device(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "item", lambda self: reads.append(self) or item(self))
     model, optimizer = amp.initialize(*make_pair(), opt_level="O2", loss_scale=8.0, verbosity=0)
     for _ in range(2):
-        with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(loss_of(model), optimizer)
     assert reads == []

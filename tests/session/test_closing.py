@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import forked
+from helpers import forked, loops
 from helpers.networks import make_batch, make_network
 from helpers.precision import HIGH, low_of
 
@@ -82,9 +82,7 @@ def begin(level):
     model, batch = make_network(), make_batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, loss_scale="dynamic", init_scale=8.0, verbosity=0)
-    with amp.scale_loss(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), optimizer)
     return ampcompat.current(), model, optimizer
 
 
@@ -157,8 +155,7 @@ def test_an_overflow_that_becomes_known_at_the_end_and_is_to_raise_leaves_nothin
         with ampcompat.session(level, verbosity=0):
             options = dict(loss_scale="dynamic", max_skips=1, raise_on_max_skips=True)
             amp.initialize(model, optimizer, **options)
-            with amp.scale_loss(model(batch[0]).float().sum() * float("inf"), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(model(batch[0]).float().sum() * float("inf"), optimizer)
     assert_all_is_put_back(model, optimizer, *plain)
 
 
@@ -202,8 +199,7 @@ def begin_at(level, scale=64.0):
     model = torch.nn.Linear(4, 1).to(HIGH)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, loss_scale=scale, verbosity=0)
-    with amp.scale_loss(loss_of(model), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(loss_of(model), optimizer)
     return model, optimizer
 
 

@@ -9,6 +9,7 @@ import io
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loops
 from helpers.networks import REAL, initialize, session_of
 
 from ampcompat import amp
@@ -77,9 +78,7 @@ def train(model, optimizer, x=X):
     losses = []
     for _ in range(3):
         loss = F.cross_entropy(model(x).float(), CLASSES)
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses == sorted(losses, reverse=True) and losses[0] > losses[2]
@@ -147,9 +146,7 @@ def test_fake_tensors_go_through_whole_iterations_and_never_overflow(setting):
         scale = amp.state_dict()["loss_scaler0"]["loss_scale"]
         for _ in range(2):
             loss = F.cross_entropy(model(torch.ones(5, 4)).float(), torch.zeros(5, dtype=torch.long))
-            with amp.scale_loss(loss, optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
             optimizer.zero_grad()
             assert loss.shape == () and not amp.step_was_skipped(optimizer)
         assert amp.state_dict()["loss_scaler0"]["loss_scale"] == scale
@@ -180,9 +177,7 @@ def test_nested_tensors_compute_what_their_parts_do(setting, layout):
         assert_close(setting, parts, expected)
         if layout is torch.strided:
             return  # torch has no backward pass of tanh for it
-        with amp.scale_loss(F.cross_entropy(parts.float(), CLASSES), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(F.cross_entropy(parts.float(), CLASSES), optimizer)
         assert F.cross_entropy(model(X).float(), CLASSES) < F.cross_entropy(parts.float(), CLASSES)
 
 
@@ -294,9 +289,7 @@ def test_inputs_of_a_subclass_stay_what_they_are(setting, kind):
         output = model(kind(X) if kind is Wrapped else X.as_subclass(kind))
         assert type(output) is kind
         assert_close(setting, unwrapped(output).as_subclass(torch.Tensor), expected)
-        with amp.scale_loss(output.float().pow(2).mean(), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(output.float().pow(2).mean(), optimizer)
         assert unwrapped(model(X)).pow(2).mean() < expected.pow(2).mean()
 
 
@@ -330,9 +323,7 @@ def test_params_that_wrap_tensors_train_where_weights_are_not_cast(setting):
         model, optimizer = prepared(setting, with_params(Wrapped))
         assert_close(setting, model(X).inner, expected)
         for _ in range(2):
-            with amp.scale_loss(model(X).float().pow(2).mean(), optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            loops.step(model(X).float().pow(2).mean(), optimizer)
             optimizer.zero_grad()
         assert model(X).inner.pow(2).mean() < expected.pow(2).mean()
 

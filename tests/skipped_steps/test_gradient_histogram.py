@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -13,8 +14,7 @@ def passed(level, **options):
     model = torch.nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
-    with amp.scale_loss(model(torch.tensor([[1.0, 0.5]])).sum() * 0.125, optimizer) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(model(torch.tensor([[1.0, 0.5]])).sum() * 0.125, optimizer)
     return model, optimizer
 
 
@@ -51,7 +51,6 @@ def test_scaled_gradients_are_an_error():
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     amp.initialize(model, optimizer, opt_level="O1", verbosity=0)
-    with amp.scale_loss(model(torch.ones(1, 2)).sum(), optimizer, delay_unscale=True) as scaled_loss:
-        scaled_loss.backward()
+    loops.backward(model(torch.ones(1, 2)).sum(), optimizer, delay_unscale=True)
     with pytest.raises(AmpError, match="still scaled"):
         ampcompat.gradient_histogram(optimizer)

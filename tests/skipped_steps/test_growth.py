@@ -5,7 +5,7 @@ import random
 
 import pytest
 import torch
-from helpers import precision
+from helpers import loops, precision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,9 +53,7 @@ def train(factor, level="O2", steps=24, loss=lambda output: torch.tanh(output.fl
         amp.initialize(net, optimizer, **dict({"init_scale": 8.0}, **options))
         for _ in range(steps):
             optimizer.zero_grad()
-            with amp.scale_loss(loss(net(torch.ones(2, 4))), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss(net(torch.ones(2, 4))), optimizer)
     return diagnosis
 
 
@@ -97,9 +95,7 @@ def test_a_second_value_is_not_told_and_a_later_session_begins_anew():
         with ampcompat.session("O2", observers=[diagnosis], verbosity=0):
             amp.initialize(net, optimizer)
             for _ in range(16):
-                with amp.scale_loss(net(torch.ones(2, 4)).float().mean() * 1e-6, optimizer) as scaled_loss:
-                    scaled_loss.backward()
-                optimizer.step()
+                loops.step(net(torch.ones(2, 4)).float().mean() * 1e-6, optimizer)
                 optimizer.zero_grad()
     assert len(diagnosis.warnings) == 2
 

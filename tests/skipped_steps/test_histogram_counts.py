@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_values import sparse_gradient
 
 from ampcompat.trace.exponents import ExponentCounts
 from ampcompat.trace.skipped_steps.gradient_histogram import Histogram
@@ -47,14 +48,6 @@ def test_powers_of_two_are_the_lower_ends_of_bins(exponent):
     below = value * (1 - 2.0**-52)
     assert counted(value).counts == {exponent: 1}
     assert counted(below).counts == {exponent - 1: 1}
-
-
-def sparse_gradient(factor):
-    """Return a sparse gradient that holds ``factor`` twice at one place."""
-    weight = torch.ones(3, 1, requires_grad=True)
-    rows = torch.nn.functional.embedding(torch.tensor([1, 1]), weight, sparse=True)
-    (rows.sum() * factor).backward()
-    return weight.grad
 
 
 def test_fractions_by_hand():

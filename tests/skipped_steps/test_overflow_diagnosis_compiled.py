@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import compilers
+from helpers import compilers, loops
 
 import ampcompat
 from ampcompat import amp
@@ -26,9 +26,7 @@ def test_findings_say_that_compiled_code_runs_no_hooks(each):
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         for step in range(2):
             loss = compiled(torch.ones(2, 3)).sum() * (float("nan") if step else 1.0)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
     ((step, text, _),) = diagnosis.findings
     assert step == 1
     assert "The loss was nan" in text

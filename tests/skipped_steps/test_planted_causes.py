@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from helpers import compilers, precision
+from helpers import compilers, loops, precision
 from helpers.processes import ROOT
 
 import ampcompat
@@ -45,9 +45,7 @@ def test_a_step_without_a_call_of_the_model_does_not_blame_the_compiler(monkeypa
         amp.initialize(torch.nn.Linear(1, 1), optimizer)
         # Not before: to make an optimizer imports it with torch 2.3, which leaves two copies of it.
         monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-        with amp.scale_loss((weight * float("inf")).sum(), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step((weight * float("inf")).sum(), optimizer)
         (text,) = [text for _, text, *_ in session.observers[0].findings]
     assert "none of the initialized modules was called" in text and "compile" not in text
 
@@ -59,7 +57,5 @@ def test_a_diagnosed_run_speaks_whatever_verbosity_the_script_passes(capsys, is_
     with ampcompat.session("O2", verbosity=0) as session:
         model, optimizer = amp.initialize(model, optimizer, verbosity=0, loss_scale="dynamic")
         add_diagnosis(session, prints_summary=is_diagnosed_run)
-        with amp.scale_loss(model(torch.ones(1, 2)).sum() * float("inf"), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(model(torch.ones(1, 2)).sum() * float("inf"), optimizer)
     assert ("was skipped" in capsys.readouterr().out) == is_diagnosed_run

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 import ampcompat
 from ampcompat import amp
@@ -39,9 +40,7 @@ def train(model, steps, corrupt=lambda step, loss: loss, **options):
     for step in range(steps):
         optimizer.zero_grad()
         loss = corrupt(step, model(torch.ones(2, 3)).float().sum())
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
     return optimizer
 
 
@@ -93,8 +92,7 @@ def test_hooks_are_removed_when_a_step_is_not_skipped():
     train(model, 3, lambda step, loss: loss * factors[step], opt_level="O1", max_skips=3, verbosity=0)
     assert model.second._forward_hooks
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with amp.scale_loss(model(torch.ones(2, 3)).float().sum(), optimizer) as scaled:
-        scaled.backward()
+    loops.backward(model(torch.ones(2, 3)).float().sum(), optimizer)
     assert not model.second._forward_hooks
 
 
@@ -103,9 +101,7 @@ def test_the_limit_can_be_changed_by_a_later_initialize():
     optimizer = train(model, 1, opt_level="O1", max_skips=50, verbosity=0)
     amp.initialize(model, optimizer, opt_level="O1", max_skips=1, raise_on_max_skips=True, verbosity=0)
     with pytest.raises(GradientOverflowError):
-        with amp.scale_loss(model(torch.ones(2, 3)).float().sum() * float("inf"), optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(model(torch.ones(2, 3)).float().sum() * float("inf"), optimizer)
     assert len(ampcompat.current().observers) == 1
 
 

@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from helpers import loops
 from helpers.precision import IS_STAND_IN, low_of
 from helpers.processes import run_in_process
 from torch.nn import functional as F
@@ -50,9 +51,7 @@ def train(level, tmp_path, net=None, **options):
         amp.initialize(net, optimizer, keep_fp32=["head"])
         for _ in range(STEPS):
             loss = F.mse_loss(net(torch.ones(4, 2, 3)), torch.zeros(8, 4))
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
     return json.loads(path.read_text())
 
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 import torch
-from helpers import precision
+from helpers import loops, precision
 from helpers.processes import run_in_process
 
 import ampcompat
@@ -72,8 +72,7 @@ def train(path, level, every=2, steps=5, **options):
         for _ in range(steps):
             optimizer.zero_grad()
             loss = net(torch.full((2, 4), 0.5)).float().pow(2).mean()
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(loss, optimizer)
             names = [name for name, _ in net.named_parameters()]
             pairs = zip(names, net.parameters(), amp.master_params(optimizer))
             seen.append({name: (param.detach().clone(), master.grad.clone()) for name, param, master in pairs})
@@ -114,9 +113,7 @@ def test_two_optimizers_are_both_measured_in_a_step(tmp_path):
         amp.initialize(nets, optimizers, num_losses=2)
         for _ in range(4):
             for number, (net, optimizer) in enumerate(zip(nets, optimizers)):
-                with amp.scale_loss(net(torch.ones(3, 2)).float().mean(), optimizer, loss_id=number) as scaled_loss:
-                    scaled_loss.backward()
-                optimizer.step()
+                loops.step(net(torch.ones(3, 2)).float().mean(), optimizer, loss_id=number)
     with open(str(tmp_path / "s.csv"), newline="") as file:
         rows = list(csv.DictReader(file))
     found = {(row["step"], row["kind"], row["model"]) for row in rows}
