@@ -13,6 +13,8 @@ from ampcompat.abtest.running.executors import Recorded
 from ampcompat.cli import ab_command, main
 from ampcompat.errors import AmpError
 
+SERIES = ["--levels", "O0,O1", "--variant", "my own: --opt-level O1 loss_scale=8", "training.py", "--lr", "0.1"]
+
 
 def made(planned):
     """Record a run whose losses its name determines, without training."""
@@ -29,8 +31,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_plan, "run_process", made)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "training.py").write_text("import apex.amp\n")
-    options = ["--plan", "runs of it", "--levels", "O0,O1", "--variant", "my own: --opt-level O1 loss_scale=8"]
-    assert ab_command.ab(options + ["training.py", "--lr", "0.1"]) == 0
+    assert ab_command.ab(["--plan", "runs of it", *SERIES]) == 0
     return str(tmp_path / "runs of it")
 
 
@@ -61,17 +62,7 @@ def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypat
             self.run, self.environment, self.output, self.put_back = made(self.planned)
 
     monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
-    options = [
-        "--timing-steps",
-        "0",
-        "--json",
-        "whole.json",
-        "--levels",
-        "O0,O1",
-        "--variant",
-        "my own: --opt-level O1 loss_scale=8",
-    ]
-    ab_command.ab(options + ["training.py", "--lr", "0.1"])
+    ab_command.ab(["--timing-steps", "0", "--json", "whole.json", *SERIES])
     for name in ("O1", "O0-seed-2", "my-own", "O0"):
         main(["planned", folder, name])
     whole, report = Report.load("whole.json"), cluster_plan.collect(folder)[0]

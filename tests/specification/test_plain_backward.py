@@ -98,20 +98,12 @@ def test_it_is_said_once_and_only_then(setting, capsys):
 
 
 @with_masters
-def test_it_is_not_said_where_losses_are_not_scaled(setting, capsys):
-    with session_of(setting, verbosity=1):
-        lab = Lab(setting, loss_scale=1.0)
+@pytest.mark.parametrize("scale, verbosity, is_delayed", [(1.0, 1, False), (1.0, 1, True), (128.0, 0, False)])
+def test_it_is_not_said_where_losses_are_not_scaled_nor_at_verbosity_0(setting, scale, verbosity, is_delayed, capsys):
+    with session_of(setting, verbosity=verbosity):
+        lab = Lab(setting, loss_scale=scale)
         capsys.readouterr()
-        lab.plain()
-        lab.step()
-        assert capsys.readouterr().out == ""
-
-
-@with_masters
-def test_verbosity_0_says_nothing(setting, capsys):
-    with session_of(setting, verbosity=0):
-        lab = Lab(setting)
-        lab.plain()
+        lab.scaled(delay_unscale=True) if is_delayed else lab.plain()
         lab.step()
         assert capsys.readouterr().out == ""
 
@@ -176,16 +168,6 @@ def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting):
         lab.plain()
         with pytest.raises(RuntimeError, match="delay_unscale"):
             lab.optimizer.step()
-
-
-@with_masters
-def test_a_delayed_pass_at_scale_1_is_stepped_on_without_a_word(setting, capsys):
-    with session_of(setting, verbosity=1):
-        lab = Lab(setting, loss_scale=1.0)
-        capsys.readouterr()
-        lab.scaled(delay_unscale=True)
-        lab.step()
-        assert capsys.readouterr().out == ""
 
 
 @with_masters
