@@ -175,11 +175,11 @@ def predicted(command, level, counted_as):
         ScriptFailed: there is no prediction. The end of the script's output has been printed.
     """
     planned = PlannedRun("estimate", command, opt_level=level, options={"counted_as": counted_as}, device="cpu")
-    child, found = SubprocessRun(planned, module=MODULE), []
-    child.run_to_end(lambda event: found.extend([event["estimate"]] if event and "estimate" in event else []))
-    if not found:
+    child, told = SubprocessRun(planned, module=MODULE), {}
+    child.run_to_end(lambda event: told.update(event or {}))
+    if "estimate" not in told:
         print(child.output, file=sys.stderr)
         raise ScriptFailed(child.run.error)
-    (facts,) = found
+    facts = told["estimate"]
     usage = MemoryUsage(BytesByKind(**facts["at_peak"]), BytesByKind(**facts["peak_by_kind"]))
     return MemoryReport(facts["level"], facts["num_params"], usage, facts["notes"], predicted_for=counted_as)

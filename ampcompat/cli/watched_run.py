@@ -77,11 +77,10 @@ def observed(options, command, progress, name, watch, run_options=None, label=No
         **planned,
     )
     child = SubprocessRun(run, options.verbose, name=name, checkpoints=checkpoints)
-    found = []
-    keep = lambda event: found.extend([event[name]] if name in event else [])  # noqa: E731
-    run_one(child, label or name, progress, keep)
-    if found and isinstance(found[0], dict):
-        return found[0]
+    told = {}  # what all events have; only the newest values of those that recur
+    run_one(child, label or name, progress, told.update)
+    if name in told:
+        return told[name]
     error = None if child.run.error in NOTHING_TO_RECORD else child.run.error
-    reason = error or (found or ["it did not make a step"])[0]
+    reason = error or told.get("missing", "it did not make a step")
     raise AmpError("\n".join(filter(None, [child.output.strip(), reason])))

@@ -11,6 +11,8 @@ Events are dicts with one of these keys, and the values that belong to it:
     warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
     end           status; error, traceback
+
+and what an additional ``FinalEvent`` has found.
 """
 
 import json

@@ -1,5 +1,6 @@
 """Observers of a recorded run that make events: the diagnosis of overflows, the measurement of memory, and others."""
 
+from ...errors import AmpError
 from ...support.observer import Observer
 from ...trace.memory.memory_observer import MemoryObserver
 from ...trace.skipped_steps.diagnosis import OverflowDiagnosis
@@ -31,7 +32,10 @@ class EventSource(Observer):
 
 
 class FinalEvent(EventSource):
-    """Makes one event, when the run has ended: ``{key: what found() returns}``. Subclasses define these two."""
+    """Makes one event, when the run has ended: ``{key: what found() returns}``. Subclasses define these two.
+
+    If ``found()`` raises an ``AmpError``, the event is ``{"missing": its message}``: the run has its own end.
+    """
 
     _has_ended = _is_told = False
 
@@ -42,7 +46,10 @@ class FinalEvent(EventSource):
         if not self._has_ended or self._is_told:
             return []
         self._is_told = True
-        return [{self.key: self.found()}]
+        try:
+            return [{self.key: self.found()}]
+        except AmpError as error:
+            return [{"missing": str(error)}]
 
 
 class DiagnosisEvents(OverflowDiagnosis, EventSource):

@@ -1,6 +1,7 @@
 """Adds an audit to a recorded run's events: ``RunOptions(watch="ampcompat.tools.audit.recorded_audit")``."""
 
 from ...abtest.recording.event_sources import FinalEvent
+from ...errors import AmpError
 from .audit import Audit
 
 
@@ -10,9 +11,11 @@ class AuditEvent(Audit, FinalEvent):
     key = "audit"
 
     def found(self):
-        """Return the report when the run has ended, or why there is none."""
+        """Return the report when the run has ended."""
         report = self.report()
-        return report if report["steps"] else "it did not make a step"
+        if not report["steps"]:
+            raise AmpError("it did not make a step")
+        return report
 
 
 def make(recorder, steps):

@@ -82,7 +82,7 @@ class Observed(NamedTuple):
 class ForecastObserver(FinalEvent):
     """The observer, and a context manager: its changes to torch are undone on exit.
 
-    Its event has what ``forecast_json.make`` returns, or why there is no forecast.
+    Its event has what ``forecast_json.make`` returns.
 
     Args:
         recorder: the ``Recorder`` of the run.
@@ -155,10 +155,7 @@ class ForecastObserver(FinalEvent):
 
     def found(self):
         """Return the forecast when the run has ended."""
-        try:
-            return forecast_json.make(self.observed(curves.curve(self._recorder.run, ("loss", 0))))
-        except AmpError as error:  # the run has its own end event
-            return str(error)
+        return forecast_json.make(self.observed(curves.curve(self._recorder.run, ("loss", 0))))
 
     def observed(self, losses):
         """Return the ``Observed`` of the run.
