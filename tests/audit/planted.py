@@ -241,3 +241,46 @@ def accumulating(dtype):
             model(torch.randn(8, 16).to(dtype)).float().pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def decaying(dtype, kind="AdamW", weight_decay=0.1, lr=1e-3):
+    """Train with a rate whose updates are large enough, and a weight decay that may not be."""
+    model = mlp(dtype)
+    train(model, getattr(torch.optim, kind)(model.parameters(), lr=lr, weight_decay=weight_decay))
+
+
+def warming_up(dtype, first, last=0.02, steps=30):
+    """Train with a learning rate that grows after 20 steps."""
+    model = mlp(dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=first, weight_decay=0)
+
+    def schedule(step):
+        if step == 20:
+            optimizer.param_groups[0]["lr"] = last
+
+    train(model, optimizer, steps=steps, after=schedule)
+
+
+class SmallState(torch.optim.Optimizer):
+    """RMSprop whose mean squares have a dtype of their own."""
+
+    def __init__(self, params, lr, dtype):
+        super().__init__(params, {"lr": lr, "dtype": dtype})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                mean = self.state[param].setdefault("mean_square", torch.zeros_like(param, dtype=group["dtype"]))
+                mean.mul_(0.9).addcmul_(param.grad.to(mean.dtype), param.grad.to(mean.dtype), value=0.1)
+                param.addcdiv_(param.grad, mean.float().sqrt_().add_(1e-4), value=-group["lr"])
+
+
+def small_state(dtype, weight=1e-3):
+    """Train float32 weights with ``SmallState`` and small gradients."""
+    model = mlp(torch.float32)
+    optimizer = SmallState(model.parameters(), 1e-4, dtype)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (model(torch.randn(8, 16)).pow(2).mean() * weight).backward()
+        optimizer.step()

@@ -11,7 +11,7 @@ from planted import Rounding, kept_average, mlp, train
 from ampcompat import amp
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.audit.weight_updates import unit_in_last_place
+from ampcompat.tools.audit.repeated_steps import unit_in_last_place
 
 pytestmark = pytest.mark.skipif(
     not features.is_version_within(oldest="2.4"), reason="tried from torch 2.4 on: torch.amp.GradScaler on a CPU"
@@ -212,9 +212,36 @@ def test_averages_of_weights_are_listed_and_copies_are_not(how, dtype, expected)
     assert report["dtypes"]["averages"] == expected
 
 
+def test_what_the_audit_keeps_itself_is_no_average():
+    report = audited(functools.partial(planted.decaying, HALF, lr=1e-4))
+    assert report["dtypes"]["averages"] == []
+
+
 def test_an_averaged_model_is_listed():
     model = mlp(FULL)
     average = torch.optim.swa_utils.AveragedModel(model)
     with Audit([]) as audit:
         train(model, torch.optim.SGD(model.parameters(), lr=0.02), after=lambda step: average.update_parameters(model))
     assert audit.report()["dtypes"]["averages"] == ["float32"]
+
+
+@pytest.mark.parametrize("kind, weight_decay, lr", [("AdamW", 0.0, 0.05), ("SGD", 0.01, 0.2), ("AdamW", 0.5, 0.05)])
+def test_weight_decay_that_is_large_enough_or_part_of_the_gradient_is_right(kind, weight_decay, lr):
+    report = audited(functools.partial(planted.decaying, HALF, kind, weight_decay, lr))
+    assert wrong(report) == [] and notes(report) == ["half_weights"]
+
+
+def test_a_weight_decay_that_rounding_undoes_is_counted_to_the_element():
+    model = torch.nn.Linear(16, 4).bfloat16()
+    with Audit([]) as audit:
+        train(model, torch.optim.AdamW(model.parameters(), lr=0.022, weight_decay=0.1))
+    lost = [bool(each * (1 - 0.022 * 0.1) == each) for param in model.parameters() for each in param.reshape(-1)]
+    (found,) = audit.wrong
+    assert found["kind"] == "lost_decay" and f"({100 * sum(lost) / len(lost):.3g} % of all" in found["text"]
+
+
+@pytest.mark.parametrize("dtype, first, expected", [(HALF, 1e-6, True), (HALF, 0.02, False), (FULL, 1e-6, False)])
+def test_a_warm_up_whose_first_steps_are_lost_is_a_note(dtype, first, expected):
+    report = audited(functools.partial(planted.warming_up, dtype, first))
+    assert ("lost_warm_up" in notes(report)) == expected
+    assert wrong(report) == []

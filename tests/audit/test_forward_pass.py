@@ -24,21 +24,23 @@ def audited(model, dtype=HALF):
 
 
 def borders(report):
-    """Return ``{(class, dtypes of inputs, of weights, of outputs): calls}``."""
-    keys = ("layer", "inputs", "weights", "outputs")
+    """Return ``{(name and class, dtypes of inputs, of weights, of outputs): calls}``."""
     rows = report["dtypes"]["activations"]
-    return {tuple(each[key] if key == "layer" else "/".join(each[key]) for key in keys): each["calls"] for each in rows}
+    dtypes = ["/".join(each[key]) for each in rows for key in ("inputs", "weights", "outputs")]
+    names = [f"{each['name']} {each['layer']}" for each in rows]
+    return {(name, *dtypes[3 * place : 3 * place + 3]): rows[place]["calls"] for place, name in enumerate(names)}
 
 
 def test_dtypes_at_the_borders_of_layers_are_those_of_one_pass():
     assert borders(audited(mlp(FULL))) == {
-        ("Linear", "float32", "float32", "bfloat16"): 1,
-        ("LayerNorm", "bfloat16", "float32", "bfloat16"): 1,
-        ("Linear", "bfloat16", "float32", "bfloat16"): 1,
+        ("0 Linear", "float32", "float32", "bfloat16"): 1,
+        ("1 LayerNorm", "bfloat16", "float32", "bfloat16"): 1,
+        ("2 Linear", "bfloat16", "float32", "bfloat16"): 1,
     }
     assert borders(audited(mlp(HALF), None)) == {
-        ("Linear", "bfloat16", "bfloat16", "bfloat16"): 2,
-        ("LayerNorm", "bfloat16", "bfloat16", "bfloat16"): 1,
+        ("0 Linear", "bfloat16", "bfloat16", "bfloat16"): 1,
+        ("1 LayerNorm", "bfloat16", "bfloat16", "bfloat16"): 1,
+        ("2 Linear", "bfloat16", "bfloat16", "bfloat16"): 1,
     }
 
 

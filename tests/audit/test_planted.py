@@ -137,8 +137,20 @@ RUNS = {
     "positions that bfloat16 holds": Run(
         "rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "matmul", length=257)
     ),
+    "weight decay": Run(
+        "lost_decay", of(planted.decaying, HALF, lr=0.05, weight_decay=0.01), of(planted.decaying, FULL, lr=0.05)
+    ),
+    "weight decay, or none": Run(
+        "lost_decay",
+        of(planted.decaying, HALF, lr=0.02, weight_decay=0.05),
+        of(planted.decaying, FULL, lr=0.02, weight_decay=0),
+    ),
     "eps": Run("rounded_eps", of(adam, FLOAT16), of(adam, FULL)),
     "second moment": Run("rounded_state", of(adam, FLOAT16, 1e-2, eps=1e-3), of(adam, FULL, 1e-2, eps=1e-3)),
+    "float16 state of float32 weights": Run(
+        "rounded_state", of(planted.small_state, FLOAT16), of(planted.small_state, FULL)
+    ),
+    "float16 state, or bfloat16": Run("rounded_state", of(planted.small_state, FLOAT16), of(planted.small_state, HALF)),
 }
 RUNS.update(
     (" ".join(argv), Run("dead_flag", plain, of(plain, autocast=HALF), argv))

@@ -118,7 +118,7 @@ class Audit:
 
         ``steps``: of optimizers, without those that step with others; ``repeated``: how many of them were compared with
         steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "activations": a dict with
-        the keys of ``LayerDtypes`` and ``calls`` for each kind of layer, or None if functions have been compiled,
+        the keys of ``LayerDtypes`` and ``calls`` for each layer, or None if functions have been compiled,
         "averages" (of weights), "gradients" or "autocast": dtypes, "sums between ranks": {dtype: names of functions},
         "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
         """

@@ -33,14 +33,23 @@ def to_html(report, command, launcher=()):
     sections = [_section("Dtypes", _table(("of", "dtypes"), audit_text.dtypes(report["dtypes"])))]
     for finding in report["findings"]:
         parts = [_element("p", finding["text"]), _element("p", finding["remedy"])]
-        parts += [_element("pre", line) for line in audit_text.commands(finding, command, launcher)]
         parts += [_table(("param", "elements", "did not move", "updates lost"), map(_row, finding["layers"]))]
         title = "{}: {}".format("Wrong" if finding["is_wrong"] else "Note", finding["kind"].replace("_", " "))
         sections.append(_section(title, "\n".join(parts)))
+    repair = audit_text.commands(report, command, launcher)
+    if repair:
+        sections.append(_section("Repair", _table(("what for", "command"), repair)))
+    layers = [(each["name"], each["layer"], *_dtypes(each)) for each in report["dtypes"]["activations"] or ()]
+    if layers:
+        sections.append(_section("Layers", _table(("layer", "class", "gets", "weights", "returns"), layers)))
     with open(_STYLE, encoding="utf-8") as file:
         style = file.read()
     title = html.escape(audit_text.title(report, command))
     return _PAGE.format(title=title, style=style, sections="\n".join(sections))
+
+
+def _dtypes(layer):
+    return (", ".join(layer[part]) or "-" for part in ("inputs", "weights", "outputs"))
 
 
 def _row(layer):

@@ -24,8 +24,9 @@ def to_text(report, command, width=100, launcher=()):
     for name, told in dtypes(report["dtypes"]):
         lines += textwrap.wrap(told, width, initial_indent=f"  {name:16} ", subsequent_indent=" " * 19)
     for finding in report["findings"]:
-        lines += [""] + _finding(finding, command, width, launcher)
-    return "\n".join(lines)
+        lines += [""] + _finding(finding, width)
+    repair = [f"{what:26} {each}" for what, each in commands(report, command, launcher)]
+    return "\n".join(lines + ([""] + repair if repair else []))
 
 
 def title(report, command):
@@ -76,7 +77,7 @@ def _grouped(pairs):
     return "; ".join("{} ({})".format(dtypes, ", ".join(each)) for dtypes, each in names.items())
 
 
-def _finding(finding, command, width, launcher):
+def _finding(finding, width):
     kind = "WRONG" if finding["is_wrong"] else "note "
     lines = textwrap.wrap(finding["text"], width, initial_indent=kind + "  ", subsequent_indent=" " * 7)
     layers = finding["layers"]
@@ -89,19 +90,30 @@ def _finding(finding, command, width, launcher):
             lines.append(f"         {each['name'][-50:]:{longest}} {each['numel']:>12,} {moved:>13} {lost:>13}")
         if len(layers) > _SHOWN:
             lines.append(f"         and {len(layers) - _SHOWN} more (--json lists all)")
-    lines += textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
-    return lines + ["       " + line for line in commands(finding, command, launcher)]
+    return lines + textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
 
 
-def commands(finding, command, launcher=()):
-    """Return lines with the commands that repair what a finding says, audit the repaired run, and compare its loss."""
-    if finding["level"] is None or not finding["is_wrong"]:
+def commands(report, command, launcher=()):
+    """Return pairs (what for, a command): to repair what is wrong, audit the repaired run, and compare its loss.
+
+    ``migrate`` refuses scripts whose trainer runs the backward pass, with a message.
+    """
+    levels = [each["level"] for each in report["findings"] if each["is_wrong"] and each["level"] is not None]
+    if not levels:
         return []
-    script, level = " ".join(map(shlex.quote, command)), finding["level"]
+    script, level = " ".join(map(shlex.quote, command)), levels[0]
     ranks = " ".join(map(shlex.quote, launcher))
     run, option = (f"{ranks} -m ampcompat", f" --launcher {shlex.quote(ranks)}") if ranks else ("ampcompat", "")
-    return [
-        f"Repair:  {run} run --opt-level {level} {script}",
-        f"Audit:   ampcompat audit{option} --opt-level {level} {script}",
-        f"Compare: ampcompat ab{option} --levels O0,{level} {script}",
+    found = [
+        ("Repair, script unchanged:", f"{run} run --opt-level {level} {script}"),
+        ("  is nothing wrong then?", f"ampcompat audit{option} --opt-level {level} {script}"),
+        ("  is its loss lower?", f"ampcompat ab{option} --levels O0,{level} {script}"),
     ]
+    if command[0].endswith(".py"):
+        new = f"{command[0][:-3]}_{level}.py"
+        old, new = shlex.quote(command[0]), shlex.quote(new)
+        found += [
+            ("Repair, in the script:", f"ampcompat migrate --to-level {level} {old} -o {new}"),
+            ("  is its loss lower?", f"ampcompat ab{option} --against {new} {script}"),
+        ]
+    return found

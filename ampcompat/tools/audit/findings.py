@@ -24,10 +24,12 @@ UNDERFLOW = 0.05
 #: The share of zeros in half optimizer state, that float32 state does not have, that is wrong.
 ZEROS = 0.1
 
-#: The share of elements of half averages that is wrong if they do not move.
+#: The share of elements, of half averages or of decaying weights, that is wrong if they do not move.
 STILL = 0.5
 
 _CAST_A_COPY = "Cast a copy (copy.deepcopy(model).half()) where the script validates or saves."
+
+_KEEP_STATE = "Keep the optimizer's state in float32."
 
 _LEVELS = {torch.float16: "O2", torch.bfloat16: "O5"}
 
@@ -70,9 +72,11 @@ def of_optimizer(watched, params, names):
         params: what its ``params()`` returned.
         names: ``{param: name}``.
     """
-    if params:
-        yield from _lost_updates(watched, params, names)
-        yield from _rounded_state(watched, params, names)
+    half = {param: each for param, each in params.items() if each.unmoved is not None}
+    if half:
+        yield from _lost_updates(watched, half, names)
+        yield from _rounded_eps(watched, next(iter(half)).dtype)
+    yield from _rounded_state(watched, params, names)
     if watched.dtypes_before:
         yield _changed_dtypes(watched, names)
     dtype = watched.rounded.dtype()
@@ -106,22 +110,57 @@ def _lost_updates(watched, params, names):
         return  # the optimizer keeps what rounding loses
     behind = [each for each in params.values() if each.kept is not None and each.kept < FOLLOWS]
     if not behind:
-        text = f"{kind} updates {dtype} weights without float32 masters. In these steps the updates were large enough."
+        text = (
+            f"{kind} updates {dtype} weights without float32 masters. In these steps{_rates(watched)} the updates were "
+            "large enough."
+        )
         yield AuditFinding("half_weights", False, text, "Audit again where the learning rate is smallest.", level)
+        yield from _lost_decay(watched, dtype, level)
+        yield from _lost_warm_up(watched, params, level)
         return
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
     text = (
         f"{kind} updates {dtype} weights without float32 masters, and most updates of {len(behind)} of {len(params)} "
-        "params are lost: they are smaller than half a unit in the last place of the weights. "
+        f"params are lost{_rates(watched)}: they are smaller than half a unit in the last place of the weights. "
         f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
     )
+    decay = watched.lost_decay()
+    if decay is not None and decay > STILL:
+        text += f" Weight decay does not change {number_format.share(decay)} of the elements."
     more = number_format.size(_more_bytes(watched, params))
     remedy = (
         f"Keep float32 masters, state and gradients, which take {more} more. Updates that were lost will count: the "
         "learning rate may have to be smaller."
     )
     yield AuditFinding("lost_updates", True, text, remedy, level, layers)
+
+
+def _rates(watched):
+    if not watched.rates:
+        return ""
+    first, last = watched.rates
+    return f" (lr {last:.3g})" if first == last else f" (lr {first:.3g} to {last:.3g})"
+
+
+def _lost_decay(watched, dtype, level):
+    share = watched.lost_decay()
+    if share is not None and share > STILL:
+        text = (
+            f"{type(watched.optimizer).__name__}'s weight decay has no effect: {dtype} weights times "
+            f"1 - lr * weight_decay are rounded to what they were ({number_format.share(share)} of all elements)."
+        )
+        yield AuditFinding("lost_decay", True, text, "Keep float32 masters, which decay.", level)
+
+
+def _lost_warm_up(watched, params, level):
+    lost = [each for each in params.values() if each.kept_early is not None and each.kept_early < FOLLOWS]
+    if len(lost) > len(params) / 2 and watched.rates and watched.rates[0] < watched.rates[1]:
+        text = (
+            f"Most updates of {len(lost)} of {len(params)} params were lost in the first steps, at the smallest "
+            "learning rates, and later ones were not: the warm-up begins late."
+        )
+        yield AuditFinding("lost_warm_up", False, text, "Keep float32 masters.", level)
 
 
 def _share_unmoved(params):
@@ -141,20 +180,23 @@ def _rounded_state(watched, params, names):
     for param, updates in params.items():
         for name, share in updates.zeros.items():
             if share > ZEROS:
-                zeros.setdefault(name, []).append((share, names.get(param, "?"), updates.numel, param.dtype))
+                zeros.setdefault(name, []).append((share, names.get(param, "?"), updates.numel, param))
     for name, found in zeros.items():
-        share, layer, numel, dtype = max(found, key=lambda each: each[:2])
+        share, layer, numel, param = max(found, key=lambda each: each[:2])
+        dtype = dtype_name(watched.optimizer.state[param][name].dtype)
         text = (
-            f"{type(watched.optimizer).__name__}'s {name} is {dtype_name(dtype)} and rounds to 0 where float32 does "
-            f"not: in {len(found)} params, worst {layer} ({number_format.share(share)})."
+            f"{type(watched.optimizer).__name__}'s {name} is {dtype} and rounds to 0 where float32 does not: in "
+            f"{len(found)} params, worst {layer} ({number_format.share(share)})."
         )
-        yield AuditFinding("rounded_state", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
-    dtype = next(iter(params)).dtype
+        yield AuditFinding("rounded_state", True, text, _KEEP_STATE, _LEVELS.get(param.dtype))
+
+
+def _rounded_eps(watched, dtype):
     for group in watched.optimizer.param_groups:
         eps = group.get("eps")
         if isinstance(eps, float) and eps > 0 and float(torch.tensor(eps).to(dtype)) == 0:
             text = f"{type(watched.optimizer).__name__}'s eps {eps:g} is 0 in {dtype_name(dtype)}: it divides by 0."
-            yield AuditFinding("rounded_eps", True, text, "Keep the optimizer's state in float32.", _LEVELS[dtype])
+            yield AuditFinding("rounded_eps", True, text, _KEEP_STATE, _LEVELS[dtype])
             return
 
 

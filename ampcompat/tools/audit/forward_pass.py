@@ -29,8 +29,9 @@ _INTEGERS = (torch.int16, torch.int32, torch.int64)
 
 
 class LayerDtypes(NamedTuple):
-    """The class of layers; the names of the dtypes of what they get, of their own params and of what they return."""
+    """A layer's name and class; the names of the dtypes of what it gets, of its own params and of what it returns."""
 
+    name: str
     layer: str
     inputs: Tuple[str, ...]
     weights: Tuple[str, ...]
@@ -58,10 +59,11 @@ class ForwardPasses:
         if compiled_graphs() > self._graphs:
             self.layers = None
             return
-        for module in {id(each): each for model in models for each in model.modules()}.values():
+        modules = [each for model in models for each in model.named_modules()]
+        for name, module in {id(each): (name, each) for name, each in reversed(modules)}.values():
             is_layer = next(module.children(), None) is None or next(module.parameters(recurse=False), None) is not None
             if is_layer and not isinstance(module, torch.jit.ScriptModule):
-                after_call(self._patches, module, self._called)
+                after_call(self._patches, module, self._called, name)
         self._patches.defer(self.casts.stop)
         self.casts.start()
 
@@ -70,10 +72,10 @@ class ForwardPasses:
         if self._optimizer is not None and optimizer in (None, self._optimizer()):
             self._patches.undo()
 
-    def _called(self, module, args, output):
+    def _called(self, name, module, args, output):
         if is_compiling() or not torch.is_grad_enabled():
             return
-        key = LayerDtypes(type(module).__name__, _names(args), _names(module._parameters), _names(output))
+        key = LayerDtypes(name, type(module).__name__, _names(args), _names(module._parameters), _names(output))
         self.layers[key] = self.layers.get(key, 0) + 1
 
 

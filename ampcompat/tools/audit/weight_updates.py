@@ -15,21 +15,13 @@ time that the twin's is half a unit away. So these elements are counted: none of
 
 import torch
 
-from ...support.tensor_lists import CHUNK, as_real
 from ...support.torch_compat import step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ...trace.optimizer_twin import OptimizerTwin
 from ...trace.values import NamedScalars
-
-HALF = (torch.float16, torch.bfloat16)
+from .repeated_steps import HALF, RepeatedSteps, is_half, local
 
 #: Of every ``PERIOD`` steps, the first ``WINDOW`` are repeated.
 WINDOW, PERIOD = 5, 25
-
-#: Updates under this share of a unit in the last place are lost for certain where results are rounded to nearest: the
-#: twin's update differs a little from that of an optimizer with half state.
-_SURELY_LOST = 0.25
-
 
 #: About how many elements of a tensor ``sampled`` returns.
 _SAMPLE = 64
@@ -82,6 +74,7 @@ class WatchedOptimizer:
         first: the first values of the half params.
         rounded: the ``RoundedWeights``.
         is_outer: whether other optimizers step within its steps.
+        rates: the learning rates of the first group at the first step and at the last, if they are numbers.
     """
 
     def __init__(self, optimizer):
@@ -91,8 +84,10 @@ class WatchedOptimizer:
         half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
         self.first = {param: param.detach().clone() for param in half}
         self.rounded = RoundedWeights(self._dtypes)
+        self.rates = []
         self._window = None
         self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
+        self._early = {}  # the same of the first window
         self._compared = 0  # in these windows
 
     def leave_to(self, inner):
@@ -110,26 +105,38 @@ class WatchedOptimizer:
 
     def own_tensors(self):
         """Return the copies of params that this object keeps."""
-        return list(self.first.values()) + ([] if self._window is None else self._window.copies())
+        return list(self.first.values()) + ([] if self._window is None else self._window.own_tensors())
 
     def before_step(self):
         """Step with the twin, if the step is in a window."""
         self.rounded.before_step()
         place = self.steps % PERIOD
         self.steps += 1
+        rate = next(iter(self.optimizer.param_groups), {}).get("lr")
+        if isinstance(rate, float):
+            self.rates = [(self.rates or [rate])[0], rate]
         if place == WINDOW:
             self._sums, self._window, self._compared = self._facts(), None, self.compared
-        if not self.first or self.problem is not None or self.dtypes_before or place >= WINDOW:
+            self._early = self._early or self._sums
+        if self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
         try:
-            if place == 0:
+            if self._begins(place):
                 is_new = self.steps == 1 and not self.optimizer.state
                 self._window = RepeatedSteps(self.optimizer, self.first, is_new)
             if self._window is not None:
-                self._window.before_step()
+                with torch.no_grad():
+                    self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
             self._window, self.compared = None, self._compared
+
+    def _begins(self, place):
+        """Return whether a window begins: with half weights, or for half state, which there is from the second step."""
+        if self.first or self.is_outer:
+            return place == 0 and bool(self.first)
+        states = [each for each in self.optimizer.state.values() if isinstance(each, dict)]
+        return (place == 0 or self.steps == 2) and any(is_half(value) for each in states for value in each.values())
 
     def after_step(self):
         """Compare the weights with the twin's."""
@@ -151,17 +158,33 @@ class WatchedOptimizer:
         return facts
 
     def params(self):
-        """Return ``{param: ParamUpdates}`` of the half params; waits for their devices."""
+        """Return ``{param: ParamUpdates}`` of the params with half values or state; waits for their devices."""
         facts = self._facts()
         with torch.no_grad():
             for param, first in self.first.items():
                 if param.dtype is first.dtype:
                     facts[param, "unmoved"] = (local(param) == local(first)).sum()
                     facts[param, "nonfinite"] = (local(param) - local(param) != 0).sum()
+            early = {(param, "early " + name): value for (param, name), value in self._early.items()}
             read = {}
-            for (param, name), value in NamedScalars(list(facts.items()), torch.float64).read():
+            for (param, name), value in NamedScalars(list({**facts, **early}.items()), torch.float64).read():
                 read.setdefault(param, {})[name] = value
-        return {param: ParamUpdates(param, each) for param, each in read.items() if "unmoved" in each}
+        return {param: ParamUpdates(param, each) for param, each in read.items()}
+
+    def lost_decay(self):
+        """Return the share of half weights that AdamW's weight decay, now, leaves as they are; None if it has none.
+
+        Its steps multiply the weights by ``1 - lr * weight_decay`` before they add the update; fused ones do not.
+        """
+        numel, lost = 0, 0
+        for group in self.optimizer.param_groups if isinstance(self.optimizer, torch.optim.AdamW) else ():
+            decay = group["lr"] * group["weight_decay"]
+            for param in group["params"] if decay and not group.get("fused") else ():
+                if param in self.first:
+                    values = local(param)
+                    is_set = values != 0
+                    numel, lost = numel + is_set.sum(), lost + (is_set & (values * (1 - decay) == values)).sum()
+        return float(lost) / float(numel) if numel else None
 
     def state_dtypes(self):
         """Return ``{name: set of dtypes}`` of the tensors in the optimizer's state."""
@@ -216,134 +239,16 @@ class RoundedWeights:
         return next((dtype for dtype, is_found in self._found.items() if is_found), None)
 
 
-class RepeatedSteps:
-    """Consecutive steps that are repeated with a twin.
-
-    Args:
-        optimizer: the original, before the first of the steps.
-        params: its half params.
-        is_new: whether the optimizer has never stepped.
-    """
-
-    def __init__(self, optimizer, params, is_new):
-        self._twin = OptimizerTwin(optimizer, torch.float32)
-        copies = dict(self._twin.pairs)
-        self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in _chunks(params)]
-        self._optimizer, self._copies = optimizer, copies
-        self._counts = is_new  # the step
-
-    def copies(self):
-        """Return the twin's params."""
-        return list(self._copies.values())
-
-    def before_step(self):
-        """Note the weights, and step with the twin."""
-        if self._counts:
-            for chunk in self._chunks:
-                chunk.before_step()
-        self._twin.step()
-
-    def after_step(self):
-        """Count the updates that were lost; return whether the step counts."""
-        counted, self._counts = self._counts, True
-        if counted:
-            for chunk in self._chunks:
-                chunk.after_step()
-        return counted
-
-    def facts(self):
-        """Yield ``((param, name), tensor of shape ())``: what to sum over the windows, or the number of zeros now."""
-        with torch.no_grad():
-            for chunk in self._chunks:
-                yield from chunk.facts()
-                for param in chunk.params:
-                    for name, value in self._zeros(param):
-                        yield (param, "zero " + name), value
-
-    def _zeros(self, param):
-        of_twin = self._twin.state.get(self._copies[param], {})
-        for name, value in self._optimizer.state.get(param, {}).items():
-            exact = of_twin.get(name)
-            if _is_dense(value) and _is_dense(exact) and value.dtype in HALF and value.shape == exact.shape:
-                yield name, ((local(value) == 0) & (local(exact) != 0)).sum()
-
-
-class ParamChunk:
-    """Params of one device and dtype, with their copies: what is done at each step takes all of them at once.
-
-    Attributes:
-        params: the params.
-    """
-
-    def __init__(self, pairs):
-        self.params, self._copies = map(list, zip(*pairs))
-        self._start = self._before = None  # (the weights, the copies)
-        self._lost = self._meant = self._is_small = None
-
-    def _values(self):
-        return tuple(torch.cat([local(each).reshape(-1) for each in part]) for part in (self.params, self._copies))
-
-    def before_step(self):
-        """Note the weights."""
-        self._before = self._values()
-        if self._start is None:
-            self._start = self._before
-            self._lost, self._meant = (torch.zeros_like(self._before[0], dtype=torch.uint8) for _ in range(2))
-            self._is_small = torch.ones_like(self._lost, dtype=torch.bool)
-
-    def after_step(self):
-        """Count the updates that were lost."""
-        (weight, copy), (now, copy_now) = self._before, self._values()
-        update = (copy_now - copy).abs_()
-        is_meant = update != 0
-        self._meant += is_meant
-        self._lost += is_meant & (now == weight)
-        self._is_small &= update < _SURELY_LOST * unit_in_last_place(weight)
-        self._before = None
-
-    def facts(self):
-        """Yield ``((param, name), tensor of shape ())``."""
-        if self._start is None:
-            return
-        now, copy = self._values()
-        moved = copy - self._start[1]
-        is_far = self._is_small & (moved.abs() >= unit_in_last_place(self._start[0]) / 2)
-        by_name = {
-            "product": moved.double() * (now.double() - self._start[0].double()),
-            "square": moved.double().square_(),
-            "lost": self._lost,
-            "meant": self._meant,
-            "far": is_far,
-            "far and moved": is_far & (now != self._start[0]),
-        }
-        sizes = [local(param).numel() for param in self.params]
-        for name, values in by_name.items():
-            for param, part in zip(self.params, values.split(sizes)):
-                yield (param, name), part.sum()
-
-
-def _chunks(params):
-    """Return lists of params of one device and dtype, each with one param or about ``CHUNK`` elements."""
-    chunks, sizes = {}, {}
-    for param in params:
-        key = param.device, param.dtype
-        if key not in chunks or sizes[key] + param.numel() > CHUNK:
-            chunks.setdefault(key, []).append([])
-            sizes[key] = 0
-        chunks[key][-1].append(param)
-        sizes[key] += param.numel()
-    return [chunk for alike in chunks.values() for chunk in alike]
-
-
 class ParamUpdates:
-    """What the steps have done to one half param.
+    """What the steps have done to one param with half values or state.
 
     Attributes:
         param: the param.
         numel: the number of its elements, on this rank.
-        unmoved: the number of elements that have their first value.
+        unmoved: the number of elements that have their first value; None if the param is not half.
         lost: the share of the updates that did not change their element; None if the twin could not step.
         kept: see the module; None if it is unknown, or nothing was to move.
+        kept_early: the same of the first window.
         zeros: ``{name of an optimizer state: share of elements that are 0, and in float32 are not}``.
         nonfinite: the number of elements that are inf or nan.
         far, far_and_moved: the number of elements that move in float32, by updates each of which rounding to nearest
@@ -352,23 +257,17 @@ class ParamUpdates:
 
     def __init__(self, param, facts):
         self.param, self.numel = param, local(param).numel()
-        self.unmoved, self.nonfinite = int(facts["unmoved"]), int(facts["nonfinite"])
+        self.unmoved, self.nonfinite = (
+            int(facts[name]) if name in facts else None for name in ("unmoved", "nonfinite")
+        )
         self.far, self.far_and_moved = int(facts.get("far", 0)), int(facts.get("far and moved", 0))
         self.lost = facts["lost"] / facts["meant"] if facts.get("meant") else None
-        self.kept = facts["product"] / facts["square"] if facts.get("square") else None
+        self.kept, self.kept_early = (
+            facts[early + "product"] / facts[early + "square"] if facts.get(early + "square") else None
+            for early in ("", "early ")
+        )
         zeros = {name[len("zero ") :]: value for name, value in facts.items() if name.startswith("zero ")}
         self.zeros = {name: value / max(self.numel, 1) for name, value in zeros.items()}
-
-
-def _is_dense(value):
-    """Return whether a value is a tensor of numbers, sharded or not: quantized state is a class of its own."""
-    return type(value) is torch.Tensor or hasattr(value, "to_local")
-
-
-def local(tensor):
-    """Return the values of a tensor that this process has, without autograd."""
-    tensor = tensor.detach()
-    return as_real(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
 
 
 def sampled(tensor):
@@ -376,10 +275,3 @@ def sampled(tensor):
     values = local(tensor)
     values = values.reshape(-1) if values.untyped_storage().nbytes() else values.new_empty(0)
     return values[:: max(1, values.numel() // _SAMPLE)].clone()
-
-
-def unit_in_last_place(half):
-    """Return the distances between the values of a half tensor and the next ones away from zero, in float32."""
-    bits, smallest = (10, 2.0**-24) if half.dtype is torch.float16 else (7, 2.0**-133)
-    exponent_alone = (half.float().view(torch.int32) & 0x7F800000).view(torch.float32)
-    return (exponent_alone * 2.0**-bits).clamp_(min=smallest)

@@ -1,0 +1,182 @@
+"""Consecutive steps of an optimizer, repeated with float32 copies of its weights and state."""
+
+import torch
+
+from ...support.tensor_lists import CHUNK, as_real, copy_
+from ...trace.optimizer_twin import OptimizerTwin
+
+HALF = (torch.float16, torch.bfloat16)
+
+#: Updates under this share of a unit in the last place are lost for certain where results are rounded to nearest: the
+#: twin's update differs a little from that of an optimizer with half state.
+_SURELY_LOST = 0.25
+
+
+class RepeatedSteps:
+    """Consecutive steps that are repeated with a twin.
+
+    Args:
+        optimizer: the original, before the first of the steps.
+        params: its half params.
+        is_new: whether the optimizer has never stepped.
+    """
+
+    def __init__(self, optimizer, params, is_new):
+        self._twin = OptimizerTwin(optimizer, torch.float32)
+        copies = dict(self._twin.pairs)
+        self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in _chunks(params)]
+        self._optimizer, self._copies = optimizer, copies
+        self._counts = is_new  # the step
+
+    def own_tensors(self):
+        """Return the tensors of this object that have a param's shape and values."""
+        flat = [each for chunk in self._chunks for each in (chunk.before, chunk.after) if each is not None]
+        return list(self._copies.values()) + [place for each in flat for part in each.places for place in part]
+
+    def before_step(self):
+        """Note the weights, and step with the twin."""
+        if self._counts:
+            for chunk in self._chunks:
+                chunk.before_step()
+        self._twin.step()
+
+    def after_step(self):
+        """Count the updates that were lost; return whether the step counts."""
+        counted, self._counts = self._counts, True
+        if counted:
+            for chunk in self._chunks:
+                chunk.after_step()
+        return counted
+
+    def facts(self):
+        """Yield ``((param, name), tensor of shape ())``: what to sum over the windows, or the number of zeros now."""
+        with torch.no_grad():
+            for chunk in self._chunks:
+                yield from chunk.facts()
+            for param in self._copies:
+                for name, value in self._zeros(param):
+                    yield (param, "zero " + name), value
+
+    def _zeros(self, param):
+        of_twin = self._twin.state.get(self._copies[param], {})
+        for name, value in self._optimizer.state.get(param, {}).items():
+            exact = of_twin.get(name)
+            if is_half(value) and _is_dense(exact) and value.shape == exact.shape:
+                yield name, ((local(value) == 0) & (local(exact) != 0)).sum()
+
+
+class ParamChunk:
+    """Params of one device and dtype, with their copies: what is done at each step takes all of them at once.
+
+    Attributes:
+        params: the params.
+        before, after: ``FlatCopies`` of the last step, or None.
+    """
+
+    def __init__(self, pairs):
+        self.params, self._copies = map(list, zip(*pairs))
+        self._start = None  # (the weights, the copies)
+        self.before = self.after = None
+        self._lost = self._meant = self._is_small = None
+
+    def before_step(self):
+        """Note the weights."""
+        if self._start is None:
+            self.before, self.after = (FlatCopies(self.params, self._copies) for _ in range(2))
+            self._start = tuple(each.clone() for each in self.before.read())
+            self._lost, self._meant = (torch.zeros_like(self._start[0], dtype=torch.uint8) for _ in range(2))
+            self._is_small = torch.ones_like(self._lost, dtype=torch.bool)
+        else:
+            self.before.read()
+
+    def after_step(self):
+        """Count the updates that were lost."""
+        (weight, copy), (now, copy_now) = self.before.values, self.after.read()
+        update = (copy_now - copy).abs_()
+        is_meant = update != 0
+        self._meant += is_meant
+        self._lost += is_meant & (now == weight)
+        self._is_small &= update < _SURELY_LOST * unit_in_last_place(weight)
+
+    def facts(self):
+        """Yield ``((param, name), tensor of shape ())``."""
+        if self._start is None:
+            return
+        now, copy = self.after.read()
+        moved = copy - self._start[1]
+        is_far = self._is_small & (moved.abs() >= unit_in_last_place(self._start[0]) / 2)
+        by_name = {
+            "product": moved.double() * (now.double() - self._start[0].double()),
+            "square": moved.double().square_(),
+            "lost": self._lost,
+            "meant": self._meant,
+            "far": is_far,
+            "far and moved": is_far & (now != self._start[0]),
+        }
+        sizes = [local(param).numel() for param in self.params]
+        for name, values in by_name.items():
+            for param, part in zip(self.params, values.split(sizes)):
+                yield (param, name), part.sum()
+
+
+class FlatCopies:
+    """The values of params and of their copies, one after another: ``read`` copies all of them at once.
+
+    Attributes:
+        values: (of the params, of their copies) when they were read.
+        places: two lists, of views of the values with the shapes of the params.
+    """
+
+    def __init__(self, *lists):
+        self._lists = lists
+        self.values = tuple(
+            torch.empty(sum(local(each).numel() for each in part), dtype=part[0].dtype, device=part[0].device)
+            for part in lists
+        )
+        sizes = [local(each).numel() for each in lists[0]]
+        self.places = [
+            [place.view(local(each).shape) for place, each in zip(values.split(sizes), part)]
+            for values, part in zip(self.values, lists)
+        ]
+
+    def read(self):
+        """Return ``values`` of now, in the same memory."""
+        for places, part in zip(self.places, self._lists):
+            copy_(places, [local(each) if hasattr(each, "to_local") else each for each in part])
+        return self.values
+
+
+def _chunks(params):
+    """Return lists of params of one device and dtype, each with one param or about ``CHUNK`` elements."""
+    chunks, sizes = {}, {}
+    for param in params:
+        key = param.device, param.dtype
+        if key not in chunks or sizes[key] + param.numel() > CHUNK:
+            chunks.setdefault(key, []).append([])
+            sizes[key] = 0
+        chunks[key][-1].append(param)
+        sizes[key] += param.numel()
+    return [chunk for alike in chunks.values() for chunk in alike]
+
+
+def is_half(value):
+    """Return whether a value is a dense half tensor."""
+    return _is_dense(value) and value.dtype in HALF
+
+
+def _is_dense(value):
+    """Return whether a value is a tensor of numbers, sharded or not: quantized state is a class of its own."""
+    return type(value) is torch.Tensor or hasattr(value, "to_local")
+
+
+def local(tensor):
+    """Return the values of a tensor that this process has, without autograd."""
+    tensor = tensor.detach()
+    return as_real(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+
+
+def unit_in_last_place(half):
+    """Return the distances between the values of a half tensor and the next ones away from zero, in float32."""
+    bits, smallest = (10, 2.0**-24) if half.dtype is torch.float16 else (7, 2.0**-133)
+    exponent_alone = (half.float().view(torch.int32) & 0x7F800000).view(torch.float32)
+    return (exponent_alone * 2.0**-bits).clamp_(min=smallest)
