@@ -64,6 +64,7 @@ FOUND = {
         "losses": [2.5, 0.5],
         "problems": {},
         "half_dtypes": [],
+        "uncompiled": [],
         "has_amp": True,
         "levels": {
             level: {
@@ -129,6 +130,29 @@ def test_half_weights_are_named_with_the_command_that_audits_them(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Its weights are bfloat16: this is of float32 copies." in done.stdout
     assert f"What its own weights lose: ampcompat audit {path}" in done.stdout
+
+
+def test_what_the_script_compiles_is_forecast_uncompiled_and_named(tmp_path):
+    path = tmp_path / "compiled.py"
+    lines = [
+        "import torch",
+        "model = torch.compile(torch.nn.Linear(4, 4))",
+        "part = torch.nn.Linear(4, 4)",
+        "part.compile()",
+        "optimizer = torch.optim.SGD([*model.parameters(), *part.parameters()], lr=0.01)",
+        "@torch.compile(fullgraph=True)",
+        "def loss_of(x):",
+        "    return part(model(x)).pow(2).mean()",
+        "for step in range(5):",
+        "    optimizer.zero_grad()",
+        "    loss_of(torch.randn(2, 4)).backward()",
+        "    optimizer.step()",
+    ]
+    path.write_text("\n".join(lines))
+    done = forked.run(forked.forecast, "--steps", 5, path)
+    assert done.returncode == 0, done.stderr
+    assert "Ran uncompiled, to be observed: Linear, loss_of." in done.stdout
+    assert "O1  works" in done.stdout
 
 
 @pytest.mark.parametrize(

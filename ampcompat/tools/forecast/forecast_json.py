@@ -18,11 +18,11 @@ def make(observed):
     """Return the forecast of an ``Observed`` as a dict: ``levels``, which ``--json`` writes, and ``details``.
 
     ``details``: ``steps``, the ``losses`` at the start and the end, ``has_amp`` (the script calls ``amp.initialize``),
-    ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights), and for
-    each level the ``dtype``, ``error`` (why it would raise an error, or ""), ``zero_eps`` (of an optimizer whose eps is
-    0: its class and eps, or None), ``skips`` (steps that a dynamic loss scale skips), ``scale`` (a static one, or
-    None), and the ``margins`` of its modules: op, largest value, largest scaled gradient, share of gradients that
-    become 0, margin.
+    ``problems`` (optimizers that did not step in half, and why), ``half_dtypes`` (of the script's own weights),
+    ``uncompiled`` (what the script compiles), and for each level the ``dtype``, ``error`` (why it would raise an error,
+    or ""), ``zero_eps`` (of an optimizer whose eps is 0: its class and eps, or None), ``skips`` (steps that a dynamic
+    loss scale skips), ``scale`` (a static one, or None), and the ``margins`` of its modules: op, largest value, largest
+    scaled gradient, share of gradients that become 0, margin.
 
     Raises:
         AmpError: no step was recorded, or the loss is not finite in float32.
@@ -39,6 +39,7 @@ def make(observed):
             "losses": [observed.losses[0], observed.losses[-1]],
             "problems": observed.problems,
             "half_dtypes": observed.half_dtypes,
+            "uncompiled": observed.uncompiled,
             "has_amp": bool(observed.stated),
             "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
         },

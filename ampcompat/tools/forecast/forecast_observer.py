@@ -4,6 +4,7 @@
 Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
 """
 
+import functools
 import math
 from typing import Dict, List, NamedTuple
 
@@ -66,7 +67,8 @@ class Observed(NamedTuple):
 
     ``stated``: the arguments of ``amp.initialize``, empty in a script without it. ``gradients``: the largest absolute
     gradient of a param, at each call of an optimizer's ``step``. ``problems``: optimizers that do not step in half.
-    ``half_dtypes``: those that weights had in the script, which were cast to float32.
+    ``half_dtypes``: those that weights had in the script, which were cast to float32. ``uncompiled``: the names of what
+    the script compiles, which ran uncompiled.
     """
 
     steps: List[Sampled]
@@ -77,6 +79,7 @@ class Observed(NamedTuple):
     gradients: List[float]
     problems: Dict[str, str]
     half_dtypes: List[str]
+    uncompiled: List[str]
 
 
 class ForecastObserver(FinalEvent):
@@ -106,11 +109,12 @@ class ForecastObserver(FinalEvent):
         self._progress, self._sizes = {}, {}  # id(param) -> its sum; -> (rms of the update, rms of the weight)
         self._largest = {}  # device -> the largest gradient at each step of an optimizer
         self.steps, self._stated = [], {}
-        self._half_dtypes = {}  # names of dtypes, as keys
+        self._half_dtypes, self._uncompiled = {}, {}  # names of dtypes, and of what is compiled, as keys
 
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
         self._patches.set(amp, "_initialize", self._noting_options(amp._initialize))
+        self._patches.set(torch, "compile", self._noting_names(torch.compile))
         self._calls.start()
         self._begin()
         return self
@@ -127,6 +131,18 @@ class ForecastObserver(FinalEvent):
             kept = {name: value for name, value in self._stated.items() if stated.get(name) is None}
             self._stated = {**stated, **kept}
             return initialize(stated)
+
+        return noting
+
+    def _noting_names(self, compile_):
+        """Return ``torch.compile`` that notes the names of functions, and of the classes of modules."""
+
+        @functools.wraps(compile_)
+        def noting(model=None, **kwargs):
+            owner = getattr(model, "__self__", model)  # of a bound method: ``module.compile()`` compiles one
+            name = type(owner).__name__ if isinstance(owner, torch.nn.Module) else getattr(model, "__qualname__", "?")
+            self._uncompiled.update({} if model is None else {name: None})
+            return compile_(model, **kwargs)
 
         return noting
 
@@ -184,6 +200,7 @@ class ForecastObserver(FinalEvent):
             gradients,
             self._updates.problems,
             list(self._half_dtypes),
+            list(self._uncompiled),
         )
 
     # -- a recorded step -----------------------------------------------------------------------------------------------

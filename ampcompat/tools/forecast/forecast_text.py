@@ -41,6 +41,8 @@ def to_text(forecast, command, width=80, details=False):
             f"Its weights are {' and '.join(told['half_dtypes'])}: this is of float32 copies.", width
         )
         lines += ["What its own weights lose: ampcompat audit " + script]
+    if told["uncompiled"]:
+        lines += textwrap.wrap(f"Ran uncompiled, to be observed: {', '.join(told['uncompiled'])}.", width)
     lines += [""]
     for level, found in forecast["levels"].items():
         if told["levels"][level]["dtype"] is not None:
