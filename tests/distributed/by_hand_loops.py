@@ -1,10 +1,9 @@
 """Ranks that share their weights by hand, without a wrapper; importable by spawned processes."""
 
 import torch
-from ddp_loops import batches, make_net
-from helpers import loops
+from ddp_loops import batches, make_net, seeded
+from helpers import loops, ranks
 
-import ampcompat
 from ampcompat import amp
 
 
@@ -24,67 +23,49 @@ def _itself(param):
 WAYS = {"detached": _param, "data": _data, "itself": _itself}
 
 
-def broadcast_by_hand(rank, levels, way):
+def initialized(level, seed=None):
+    """Return a network, with weights of a seed if one is given, and its optimizer."""
+    net = seeded(make_net(), seed) if seed is not None else make_net()
+    return amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), opt_level=level, verbosity=0)
+
+
+@ranks.at_each_level
+def broadcast_by_hand(rank, level, way):
     """Train from a seed per rank, weights broadcast after ``initialize``, gradients averaged; return the masters."""
-    results = {}
-    for level in levels:
-        net = make_net()
-        torch.manual_seed(10 + rank)
-        for param in net.parameters():
-            param.data.normal_()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        try:
-            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-            for param in net.parameters():
-                WAYS[way](param)
-            for batch in batches():
-                optimizer.zero_grad()
-                loops.backward(net(batch[rank::2]).float().pow(2).mean(), optimizer)
-                for param in amp.master_params(optimizer):
-                    torch.distributed.all_reduce(param.grad)
-                    param.grad.div_(2)
-                optimizer.step()
-            results[level] = {name: value.clone() for name, value in net.state_dict().items()}
-        finally:
-            ampcompat.reset()
-    return results
+    net, optimizer = initialized(level, 10 + rank)
+    for param in net.parameters():
+        WAYS[way](param)
+    for batch in batches():
+        optimizer.zero_grad()
+        loops.backward(net(batch[rank::2]).float().pow(2).mean(), optimizer)
+        for param in amp.master_params(optimizer):
+            torch.distributed.all_reduce(param.grad)
+            param.grad.div_(2)
+        optimizer.step()
+    return {name: value.clone() for name, value in net.state_dict().items()}
 
 
-def layer_replaced_after_a_step(rank, levels):
+@ranks.at_each_level
+def layer_replaced_after_a_step(rank, level):
     """Do a step, replace the last layer, step with gradients of 0; return the other masters before and after."""
-    results = {}
-    for level in levels:
-        net = make_net()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        try:
-            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-            loops.step(net(batches()[0]).float().pow(2).mean(), optimizer)
-            last = len(list(net[-1].parameters()))
-            del optimizer.param_groups[0]["params"][-last:]
-            kept = list(optimizer.param_groups[0]["params"])
-            before = [param.detach().clone() for param in kept]
-            net[-1] = torch.nn.Linear(net[-1].in_features, net[-1].out_features)
-            optimizer.add_param_group({"params": net[-1].to(net[0].weight.dtype).parameters()})
-            optimizer.zero_grad()
-            loops.step(0.0 * net(batches()[0]).float().sum(), optimizer)
-            results[level] = before, [param.detach().clone() for param in kept]
-        finally:
-            ampcompat.reset()
-    return results
+    net, optimizer = initialized(level)
+    loops.step(net(batches()[0]).float().pow(2).mean(), optimizer)
+    last = len(list(net[-1].parameters()))
+    del optimizer.param_groups[0]["params"][-last:]
+    kept = list(optimizer.param_groups[0]["params"])
+    before = [param.detach().clone() for param in kept]
+    net[-1] = torch.nn.Linear(net[-1].in_features, net[-1].out_features)
+    optimizer.add_param_group({"params": net[-1].to(net[0].weight.dtype).parameters()})
+    optimizer.zero_grad()
+    loops.step(0.0 * net(batches()[0]).float().sum(), optimizer)
+    return before, [param.detach().clone() for param in kept]
 
 
-def init_before_wrapping(rank, levels):
+@ranks.at_each_level
+def init_before_wrapping(rank, level):
     """Initialize weights again behind ``amp.initialize``, wrap, do not train; return the masters."""
-    results = {}
-    for level in levels:
-        net = make_net()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        try:
-            net, optimizer = amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-            for param in net.parameters():
-                torch.nn.init.constant_(param, 0.25 + rank)
-            torch.nn.parallel.DistributedDataParallel(net)
-            results[level] = [param.detach().clone() for group in optimizer.param_groups for param in group["params"]]
-        finally:
-            ampcompat.reset()
-    return results
+    net, optimizer = initialized(level)
+    for param in net.parameters():
+        torch.nn.init.constant_(param, 0.25 + rank)
+    torch.nn.parallel.DistributedDataParallel(net)
+    return [param.detach().clone() for group in optimizer.param_groups for param in group["params"]]

@@ -1,7 +1,7 @@
 """What each rank of the distributed tests does; importable by spawned processes."""
 
 import torch
-from helpers import loops
+from helpers import loops, ranks
 
 import ampcompat
 from ampcompat import amp
@@ -12,6 +12,14 @@ STEPS = 4
 def make_net():
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+
+
+def seeded(net, seed):
+    """Give a network the weights of a seed; return it."""
+    torch.manual_seed(seed)
+    for param in net.parameters():
+        param.data.normal_()
+    return net
 
 
 def batches():
@@ -43,31 +51,21 @@ def one_process(level):
         ampcompat.reset()
 
 
-def all_levels(rank, levels, overflow_rank):
-    """Train every level under DistributedDataParallel, each rank on its half of every batch."""
-    results = {}
-    for level in levels:
-        halves = [batch[rank::2] for batch in batches()]
-        overflow_at = 1 if rank == overflow_rank else None
-        wrap = torch.nn.parallel.DistributedDataParallel
-        try:
-            results[level] = train(make_net(), wrap, level, halves, overflow_at)
-        finally:
-            ampcompat.reset()
-    return results
+def train_half(rank, net, level, overflow_at=None):
+    """Train under DistributedDataParallel, on this rank's half of every batch."""
+    halves = [batch[rank::2] for batch in batches()]
+    return train(net, torch.nn.parallel.DistributedDataParallel, level, halves, overflow_at)
 
 
-def own_seeds(rank, levels):
+@ranks.at_each_level
+def all_levels(rank, level, overflow_rank):
+    """Train, with an overflow in the second step of one rank; return what ``train`` does."""
+    return train_half(rank, make_net(), level, 1 if rank == overflow_rank else None)
+
+
+@ranks.at_each_level
+def own_seeds(rank, level):
     """Train a model that every rank created with a different seed; return the masters."""
-    results = {}
-    for level in levels:
-        net = make_net()
-        torch.manual_seed(10 + rank)
-        for param in net.parameters():
-            param.data.normal_()
-        try:
-            train(net, torch.nn.parallel.DistributedDataParallel, level, [batch[rank::2] for batch in batches()])
-            results[level] = {name: value.clone() for name, value in net.state_dict().items()}
-        finally:
-            ampcompat.reset()
-    return results
+    net = seeded(make_net(), 10 + rank)
+    train_half(rank, net, level)
+    return {name: value.clone() for name, value in net.state_dict().items()}

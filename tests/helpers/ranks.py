@@ -4,6 +4,7 @@ The processes meet through a file, since a free port may be taken between the te
 from a server process that has imported torch and trained nothing: importing torch again would take most of their time.
 """
 
+import functools
 import os
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import traceback
 
 import torch
 
+import ampcompat
 from helpers import forked, half_kernels
 
 
@@ -20,6 +22,22 @@ def run(function, *args, **options):
     with tempfile.TemporaryDirectory() as folder:
         _start((function, args, world_size, folder, dict(os.environ)), world_size)
         return [torch.load(os.path.join(folder, str(rank))) for rank in range(world_size)]
+
+
+def at_each_level(function):
+    """Return a function of a rank and levels: what ``function(rank, level, …)`` returns at each, by level."""
+
+    @functools.wraps(function)
+    def by_level(rank, levels, *args):
+        results = {}
+        for level in levels:
+            try:
+                results[level] = function(rank, level, *args)
+            finally:
+                ampcompat.reset()
+        return results
+
+    return by_level
 
 
 def _start(arguments, world_size):
