@@ -53,7 +53,7 @@ def read(path, largest=LARGEST):
 
 def in_mebibytes(size):
     """Return a number of bytes in MiB, as text."""
-    return f"{size / (1 << 20):g}"
+    return f"{round(size / (1 << 20), 3):g}"
 
 
 def _open_at_once(path, flags):

@@ -50,6 +50,8 @@ def setting(request, monkeypatch):
     except AmpError as error:
         pytest.skip(str(error))
     ampcompat.reset()
+    if DRAWN is None:
+        gc.freeze()  # garbage is collected at every place
     return request.param
 
 
