@@ -48,15 +48,12 @@ class CastBackend:
         """Return a context manager with casts on in this thread, even where it has paused them: the innermost wins."""
         return self.paused()
 
-    def entered(self, dtypes: Any = None) -> Optional[ContextManager[None]]:
+    def entered(self) -> Optional[ContextManager[None]]:
         """Return a context manager with casts on in this thread that keeps copies of weights; None if they are paused.
 
         Initialized models enter it in ``forward``, so that every thread computes as the main thread does, and a weight
         that is used twice is cast once. Within an ``uncast_forward`` it is a ``region``. The outermost one drops the
         copies when it ends.
-
-        Args:
-            dtypes: the ``DtypePair`` of the model's level, if models at several levels cast functions.
         """
 
     def set_devices(self, types: Optional[Collection[str]]) -> None:

@@ -103,7 +103,7 @@ class OpTableBackend(CastBackend):
         is_off = self._switch.is_off_somewhere if torch_compile.is_tracing() else self._switch.local.off
         return is_off and not self._switch.local.uncast
 
-    def entered(self, dtypes=None):
+    def entered(self):
         switch, local = self._switch, self._switch.local
         # Read in any case, so that the compiler guards on it: it traces operators without calling our wrappers.
         is_off = torch_compile.is_tracing() and switch.is_off_somewhere

@@ -4,6 +4,7 @@ Nothing is changed before the plan is checked. If applying it raises, everything
 """
 
 import functools
+import gc
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,8 @@ def make_plan(request, session):
     known = _params([model for model in (request.models if models else session.models) if model not in models])
     new = _params(models)
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
+    if policy.patch_torch_functions:
+        _check_casts(request.models, session, policy)
     _check_models(models, session, policy, request.allow_half_model or process_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizers, policy)
     for optimizer in optimizers if request.store_param_remainders else ():
@@ -83,6 +86,23 @@ def _is_initialized(optimizer, session, policy, known, new):
         return False
     params = {id(param) for param in record.leaf_params()}
     return bool(params & known) and not params & new
+
+
+def _check_casts(models, session, policy):
+    """Raise if functions are cast to other dtypes in another model, which is alive."""
+
+    def others():
+        policies = [session.policy_of(model) for model in session.models if model not in models]
+        return [each for each in policies if each.patch_torch_functions and each.dtypes != policy.dtypes]
+
+    if not others():
+        return
+    gc.collect()  # a model may be in a cycle
+    for other in others():
+        raise AmpError(
+            f"A model was initialized at {other.opt_level}, and {policy.opt_level} casts torch's functions to another "
+            "dtype: use one of these levels for all models, or call ampcompat.reset() before the next training."
+        )
 
 
 def _check_models(models, session, policy, allow_half):

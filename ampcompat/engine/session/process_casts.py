@@ -15,7 +15,6 @@ from ...support.torch_compat.thread_blocks import grad_enabled
 from .. import casting
 from ..casting import autograd, emulated_half_models, refused_calls, torch_compile
 from ..casting.cast_backend import CastBackend
-from ..casting.several_levels import SeveralLevelsBackend
 from ..op_table import expansion
 from ..optimizers import step_or_skip
 from . import missing_kernels, process_state
@@ -25,7 +24,7 @@ _MOVES = ("to", "cuda", "cpu", "xpu", "ipu", "mtia", "to_empty")
 
 
 class ProcessCasts:
-    """No casts at first, then those of one backend at a time: of one level, or a ``SeveralLevelsBackend`` of O1 and O4.
+    """No casts at first, then those of one backend at a time: that of O1 or that of O4.
 
     Args:
         allow_banned: functions that are unsafe in half run in float32 instead of raising.
@@ -53,20 +52,16 @@ class ProcessCasts:
         Args:
             users: more models, on whose devices functions are cast, and optimizers: see ``_device_types``.
         """
-        pairs = self._dtypes if dtypes in self._dtypes else self._dtypes + (dtypes,)
-        choices = [casting.choose(features.read(), self._wanted, each) for each in pairs]
+        choice = casting.choose(features.read(), self._wanted, dtypes)
         rows = expansion.merge(expansion.rows(), process_state.lists.as_data(), process_state.registrations)
-        wanted = ([choice.name for choice in choices], pairs, rows, self.allow_banned, self.is_regional)
+        wanted = (choice.name, dtypes, rows, self.allow_banned, self.is_regional)
         restore = self.restorer()
         self._users = [each for each in self._users if each() is not None] + list(map(weakref.ref, users))
         try:
             if wanted == self._opened_as:
                 self._cast_where_models_are()
             else:
-                chosen = [(casting.BACKENDS[choice.name], each) for choice, each in zip(choices, pairs)]
-                backends = [backend(each, rows, self.allow_banned) for backend, each in chosen]
-                whole = backends[0] if len(backends) == 1 else SeveralLevelsBackend(backends)
-                self._replace(whole, choices[-1], wanted)
+                self._replace(casting.BACKENDS[choice.name](dtypes, rows, self.allow_banned), choice, wanted)
         except BaseException:
             restore()
             raise
@@ -75,11 +70,6 @@ class ProcessCasts:
         """Return a function that restores the backend and the devices of now."""
         models = self._has_models, self._half_pairs, self._half_mode
         return functools.partial(self._restore, self.backend, self.choice, self._opened_as, self._users, models)
-
-    @property
-    def _dtypes(self):
-        """The ``DtypePair`` of each level that casts functions; the last one's casts are process-wide."""
-        return () if self._opened_as is None else self._opened_as[1]
 
     def _restore(self, backend, choice, opened_as, users, models):
         is_open = self.backend is backend and (self._has_models, self._half_pairs, self._half_mode) == models
@@ -117,12 +107,13 @@ class ProcessCasts:
 
     def _open(self, backend, choice, opened_as):
         device_types, patches = self._device_types(), self._patches
+        cast_pairs = () if opened_as is None else (opened_as[1],)
         if "cpu" in (device_types or ("cpu",)):
-            for dtypes in () if opened_as is None else opened_as[1]:
+            for dtypes in cast_pairs:
                 missing_kernels.explain_calls(dtypes.low, patches)
         # Before the backend, whose casts come first.
         if choice is not None or self._half_pairs:
-            refused_calls.accept(self._half_pairs, () if opened_as is None else opened_as[1], patches)
+            refused_calls.accept(self._half_pairs, cast_pairs, patches)
         backend.set_devices(device_types)
         backend.open(patches, self.is_regional)
         if choice is not None:
@@ -169,11 +160,11 @@ class ProcessCasts:
         mode = emulated_half_models.context_of(self._half_mode)
         return self.backend.region() if mode is None else mode
 
-    def context_of_forward(self, dtypes):
+    def context_of_forward(self):
         """Return the context of ``forward`` in this thread; None if it needs none, which compilers can trace."""
         if not torch_compile.is_tracing() and self._has_moved():
             self._cast_where_models_are()
-        return self.backend.entered(dtypes)
+        return self.backend.entered()
 
     def contexts_of_forward(self, policy, models):
         """Return what ``forward`` runs in at a level.
@@ -183,7 +174,7 @@ class ProcessCasts:
             ``HalfMode`` of whole models, or None.
         """
         if policy.patch_torch_functions:
-            kept, whole, mode = self.paused, functools.partial(self.context_of_forward, policy.dtypes), None
+            kept, whole, mode = self.paused, self.context_of_forward, None
         else:
             kept, whole = None, self.context_of_uncast_forward
             mode = emulated_half_models.choose(policy.dtypes, models) if policy.casts_model else None
