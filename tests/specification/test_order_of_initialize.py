@@ -133,6 +133,8 @@ def test_a_third_call_changes_nothing_for_the_first_two(order, backend):
 
 @pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
 def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while_another_is_alive(levels, backend):
+    if low_of("O1") is low_of("O4"):
+        pytest.skip("one dtype stands in for half at both levels")
     with ampcompat.session(backend=backend, verbosity=0):
         first = begin(levels[0])
         before = iterate(*first)
