@@ -62,7 +62,7 @@ def drawn(names, count):
     return sorted(random.Random(commit.strip()).sample(sorted(names), min(count, len(names))))
 
 
-def rows_of(names, row_of, path=None, seconds=90):
+def rows_of(names, row_of, path=None, seconds=240):
     """Make the rows of some names, print each, append it to a file; return them with those that the file had."""
     rows = read(path)
     torch.compiler.set_stance("force_eager")

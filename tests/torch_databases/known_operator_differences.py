@@ -19,4 +19,4 @@ def _add(what, operators, inputs, why, backends=BOTH, before=None):
 
 _add("fails", "nn.functional.binary_cross_entropy", "half", "the op table refuses it, as Apex did: specification, 4.5")
 FRACTIONAL = "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d"
-_add("fails", FRACTIONAL, "half", "CPU autocast computes it in float32, torch has no half kernels", before="2.2")
+_add("fails", FRACTIONAL, "half", "CPU autocast computes it in float32, torch has no half kernels", before="2.3")

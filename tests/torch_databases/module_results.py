@@ -11,7 +11,10 @@ HALVES = {"O1": torch.float16, "O2": torch.float16, "O3": torch.float16, "O4": t
 #: Of static loss scaling. Some samples have gradients of 10000, which a much larger one would make infinite.
 LOSS_SCALE = 2.0
 #: Configurations whose gradients are not compared, with why.
-DISCONTINUOUS = {"nn.TransformerEncoder, relu_activation": "rounding changes the sign of an input of a ReLU"}
+DISCONTINUOUS = dict.fromkeys(
+    ("nn.TransformerEncoder, relu_activation", "nn.TransformerEncoder, no_batch_dim_batch_first"),
+    "rounding changes the sign of an input of a ReLU",
+)
 
 
 @functools.lru_cache(maxsize=None)
