@@ -48,10 +48,10 @@ def names():
     return [f"{package} {name}" for package, (listed, _) in SOURCES.items() for name in listed()]
 
 
-def built(name):
+def built(name, seed):
     """Return an item's model and the inputs to try, each a pair of positional and keyword arguments."""
     package, name = name.split(" ", 1)
-    torch.default_generator.manual_seed(0)
+    torch.default_generator.manual_seed(seed)
     model, inputs = SOURCES[package][1](name)
     if sum(param.numel() for param in model.parameters()) > MOST_PARAMS:
         raise ValueError("more than 45 million params")
