@@ -26,12 +26,12 @@ class Xla:
         self.manual_seed(torch.Generator().seed())
 
     def get_rng_state(self):
-        """Return the state of the generator as a tensor."""
-        return torch.tensor([self._functions.get_rng_state()])
+        """Return the state of the generator, a number of 64 bits, as a tensor of its bytes."""
+        return torch.tensor(list(self._functions.get_rng_state().to_bytes(8, "little")), dtype=torch.uint8)
 
     def set_rng_state(self, state):
         """Set the state of the generator."""
-        self._functions.set_rng_state(int(state[0]))
+        self._functions.set_rng_state(int.from_bytes(bytes(state.tolist()), "little"))
 
 
 def module_of(device_type):
