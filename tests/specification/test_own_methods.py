@@ -14,7 +14,7 @@ from helpers.pairing import paired
 from test_optimizer_calls import skip_unless_step_hooks_run
 
 from ampcompat import amp
-from ampcompat.errors import GradientOverflowError
+from ampcompat.errors import AmpError, GradientOverflowError
 
 with_masters = settings_at("O2", "O5")
 RATE = 0.125
@@ -274,6 +274,50 @@ def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, momen
         train(model, optimizer, lambda: backward(setting, model, optimizer))
         assert all(param.dtype is setting.high for param in amp.master_params(optimizer) if setting.has_masters)
     assert error_of(model, reference) <= tolerance(setting)
+
+
+class KeepsParams(torch.optim.Optimizer):
+    """Steps on the params that it was made of, not on those of ``param_groups``."""
+
+    def __init__(self, params):
+        params = list(params)
+        super().__init__(params, {"lr": RATE})
+        self._kept = params
+
+    def step(self):
+        with torch.no_grad():
+            for param in self._kept:
+                param.add_(torch.ones_like(param), alpha=-RATE)
+
+
+@settings_at("O1", "O2", "O4", "O5")
+def test_an_optimizer_that_steps_on_half_params_beside_its_groups_is_an_error(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, KeepsParams)
+        backward(setting, model, optimizer)
+        if setting.has_masters:
+            with pytest.raises(AmpError, match="KeepsParams.*param_groups.*O0, O1 or O4"):
+                optimizer.step()
+        else:
+            optimizer.step()
+
+
+@settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
+def test_params_that_a_script_adds_to_the_list_of_a_group_which_it_keeps_train(setting):
+    with session_of(setting):
+        model = network(setting.high)
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=RATE)
+        kept = optimizer.param_groups[0]["params"]
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        for layer in list(model)[1:]:
+            before = [param.detach().clone() for param in layer.parameters()]
+            backward(setting, model, optimizer)
+            kept += layer.parameters()
+            optimizer.zero_grad()
+            backward(setting, model, optimizer)
+            optimizer.step()
+            assert not any(map(torch.equal, before, layer.parameters()))
+        assert kept is optimizer.param_groups[0]["params"]
 
 
 # -- hooks and compilers -----------------------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_master, recast, take_values
+from .half_and_master_chunks import (
+    MasterChunk,
+    Snapshot,
+    check_stepped_on,
+    make_master,
+    move_master,
+    recast,
+    take_values,
+)
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
 from .state_by_param import StateByParam, make_plain, read_by_param
 from .stored_master import restore
@@ -98,7 +106,8 @@ class OptimizerMasters:
             return []
         masters = {id(pair.model): pair.master for pair in self._pairs.values()}
         for group in groups:
-            group["params"] = [masters.get(id(param), param) for param in group["params"]]
+            if any([id(param) in masters for param in group["params"]]):  # else a script that keeps the list adds to it
+                group["params"] = [masters.get(id(param), param) for param in group["params"]]
         pairs = self._replace_params(groups, {})
         self._params = [param for group in groups for param in group["params"]]
         return pairs
@@ -343,7 +352,12 @@ class OptimizerMasters:
                     chunk.round_into_models()
 
     def finish_step(self):
-        """Round the masters into the model. Before the first step every half param is compared with its master."""
+        """Round the masters into the model. Before the first step every half param is compared with its master.
+
+        Raises:
+            AmpError: the step has changed half params and no master.
+        """
+        check_stepped_on(self._chunks_with_values(), type(self._optimizer).__name__)
         for chunk in self.chunks:
             chunk.is_new = False
         self.round_into_models()
