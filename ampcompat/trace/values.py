@@ -37,7 +37,8 @@ def dense_values(tensor):
 
 def max_abs(tensor):
     """Return a tensor's largest absolute value, of shape (); nan if one is nan; None without floating-point values."""
-    with grad_enabled(False):
+    # An interrupt as the inner block ends is undone by the outer one.
+    with grad_enabled(torch.is_grad_enabled()), grad_enabled(False):
         values = dense_values(tensor)
         return None if values is None else values.abs().max()
 
@@ -60,7 +61,7 @@ def summary(tensor, dtype, scale=1.0):
     Returns:
         None if there are no floating-point values.
     """
-    with grad_enabled(False):
+    with grad_enabled(torch.is_grad_enabled()), grad_enabled(False):
         values = dense_values(tensor)
         if values is None:
             return None

@@ -20,9 +20,11 @@ from ampcompat import amp
 from ampcompat.errors import AmpError
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import thread_blocks
+from ampcompat.support.torch_compat.thread_blocks import ThreadBlock
 
 #: nox -s interrupts: every line, where it is reached first and last. The suite: so many of them, drawn.
 DRAWN = None if "EVERY_INTERRUPT" in os.environ else 3
+FIRST_LINE_OF_EXIT = ("support/torch_compat/thread_blocks.py", ThreadBlock.__exit__.__code__.co_firstlineno + 1)
 ERRORS = (KeyboardInterrupt, MemoryError, RuntimeError)
 
 
@@ -118,6 +120,15 @@ def test_training_goes_on_without_a_reset(setting):
                 assert torch.equal(param, master.to(param.dtype)), at
         ampcompat.reset()
         training.assert_is_plain()
+
+
+def test_an_interrupt_as_the_first_block_of_a_thread_ends_leaves_gradients_enabled_without_a_reset(setting):
+    options, _ = SETTINGS[setting]
+    for at in [at for at in points_of(options, "step") if at[0] == FIRST_LINE_OF_EXIT and at[1] == 1]:
+        training = Training(options)
+        interrupted.interrupt(training, "step", KeyboardInterrupt, at)
+        assert torch.is_grad_enabled()
+        ampcompat.reset()
 
 
 def test_an_initialize_that_fails_at_its_end_leaves_no_hooks_of_the_diagnosis(monkeypatch):
