@@ -138,25 +138,6 @@ def test_a_tensor_is_followed_to_its_new_memory(written, param):
     assert param in written
 
 
-def test_two_watchers_are_independent(patches, written, param):
-    other = WrittenMemory()
-    other.open(patches)
-    other.watch([param])
-    param.data.fill_(2)
-    written.clear([param])
-    assert param not in written and param in other
-
-
-def test_a_watcher_that_is_closed_notes_nothing_and_the_other_goes_on(written, param):
-    with PatchStack() as patches:
-        closed = WrittenMemory()
-        closed.open(patches)
-        closed.open(patches)
-        closed.watch([param])
-    param.data.fill_(2)
-    assert param not in closed and param in written
-
-
 def test_writes_of_a_paused_thread_are_not_noted(written, param):
     other = torch.nn.Parameter(torch.ones(2))
     written.watch([other])

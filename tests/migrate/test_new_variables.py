@@ -177,6 +177,19 @@ def test_a_device_that_the_script_has_is_used(head, expected):
     assert expected in new and new.count("device_type = ") == (expected == "GradScaler(device_type)")
 
 
+@pytest.mark.parametrize("call", ["evaluate(model)", "Check().run()"])
+def test_a_function_that_is_called_before_the_device_is_set_has_a_type_of_it(call):
+    functions = (
+        "def evaluate(model):\n    with torch.no_grad():\n        return model(1)\n"
+        "class Check:\n    def run(self):\n        return evaluate(model)\n"
+    )
+    setup = "device = torch.device('cuda')\nmodel, optimizer = amp.initialize(model, optimizer)\n"
+    new = migrated(functions + f"print({call})\n" + setup + textwrap.dedent(STEP))
+    assert "with torch.no_grad(), torch.autocast(device_type" in new
+    assert new.index("device_type = ") < new.index(f"print({call})") < new.index("device_type = device.type\n")
+    assert "device_type" not in migrated(functions + "args = parse()\n" + setup + textwrap.dedent(STEP))
+
+
 def test_options_say_which_dtypes_are_possible():
     head = "parser.add_argument('--opt_level', choices={})\n"
     head += "model, optimizer = amp.initialize(m, o, opt_level=a.opt_level)\n"

@@ -198,6 +198,15 @@ def test_an_input_that_functions_made_inf_is_not_attributed_to_the_next_module(e
     assert "; its largest absolute value before was" in text
 
 
+@pytest.mark.skipif(precision.IS_STAND_IN, reason="needs a low dtype of a smaller range")
+def test_weights_beyond_the_range_of_half_are_not_of_an_earlier_step():
+    model = Net()
+    model.first.weight.data[0, 0] = 1e5
+    text = train(model, 1, opt_level="O2").findings[0][1]
+    assert "first.weight has inf" in text
+    assert "the largest float16 (65504)" in text and "O5" in text and "an earlier step" not in text
+
+
 def test_weights_that_are_nan_are_named():
     model = Net()
     with torch.no_grad():

@@ -12,6 +12,7 @@ from . import syntax
 DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
 _DEVICE = ast.dump(ast.parse(DEVICE, mode="eval").body)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = _FUNCTIONS + (ast.ClassDef,)
 
 
 def make_global(text, variables):
@@ -44,8 +45,8 @@ def make_global(text, variables):
 def place_device(text, name, others):
     """Return (the source, whether the variable with the type of the device is set after the imports).
 
-    A ``device`` of the script is used instead of it where all that read it can read that. If only the function that
-    sets the other variables has a ``device``, it sets the type, too.
+    A ``device`` of the script is used instead of it where all that read it can read that. If only the scope that sets
+    the other variables has a ``device``, or a function that reads it is called before, that scope sets the type, too.
 
     Args:
         text: the new source, in which the variable is read but not set.
@@ -57,13 +58,13 @@ def place_device(text, name, others):
     for scope in _visible(readers[0]) if readers else ():
         if all(scope in _visible(each) for each in readers):
             at, own = _own_device(scope, readers)
-            if own is not None:
+            if own is not None and not _calls(scope.body[:at], _reaching(scope.body, readers)):
                 return syntax.renamed(cst.parse_module(text), name, own).code, False
     stored = [around[0] for node, around in _uses(tree, (), others) if isinstance(node.ctx, ast.Store)]
     lines = text.split("\n")
     for scope in sorted(set(stored) if readers else (), key=lambda each: -getattr(each, "lineno", 0)):
         at, own = _own_device(scope, [each for each in readers if scope in _visible(each)])
-        if own is not None and isinstance(scope, _FUNCTIONS) and at + 1 < len(scope.body):
+        if own is not None and at + 1 < len(scope.body):
             line = _line(scope.body[at + 1])
             while lines[line - 2].strip().startswith("#") or not lines[line - 2].strip():
                 line -= 1
@@ -121,8 +122,31 @@ def _times_set(scope, name):
 
 
 def _reads_device_type(statement):
-    is_definition = isinstance(statement, _FUNCTIONS + (ast.ClassDef,))
+    is_definition = isinstance(statement, _DEFINITIONS)
     return not is_definition and any("GradScaler" in (dotted(each) or "") for each in ast.walk(statement))
+
+
+def _reaching(statements, readers):
+    """Return the names of the functions and classes, of some statements, that contain one of the scopes of
+    ``readers``, and of those that name one of these.
+    """
+    scopes = {scope for reader in readers for scope in reader}
+    defined = [each for each in statements if isinstance(each, _DEFINITIONS)]
+    found = {each.name for each in defined if each in scopes}
+    more = found
+    while more:
+        more = {each.name for each in defined if _names_one(each, found)} - found
+        found |= more
+    return found
+
+
+def _calls(statements, names):
+    """Return whether statements other than definitions name one of some functions."""
+    return any(_names_one(each, names) for each in statements if not isinstance(each, _DEFINITIONS))
+
+
+def _names_one(node, names):
+    return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
 
 
 def _device_of(statement):

@@ -150,7 +150,7 @@ def _weights_of_module(models, output):
 
 
 def _bad_weights(weights, output):
-    """Return which weights of the module of a ``NonFinite`` output are inf or nan."""
+    """Return (name, "inf" or "nan") of the weights of the module of a ``NonFinite`` output that are not finite."""
     if output is None or output.name.is_input:
         return ()
     module = output.name
@@ -159,7 +159,7 @@ def _bad_weights(weights, output):
         for name, value in weights
         if module.is_whole or (name.path.startswith(module.path + ".") and name.model == module.model)
     ]
-    return [f"{name} has {kind}" for name, kind in own if kind]
+    return [(name, kind) for name, kind in own if kind]
 
 
 def weight_maxima(models):

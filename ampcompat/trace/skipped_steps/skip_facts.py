@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from typing import NamedTuple, Optional, Sequence
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 #: Why no module's output was recorded.
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
@@ -61,7 +61,7 @@ class OverflowFacts(NamedTuple):
     loss: Optional[str] = None  # "inf" or "nan"
     input: Optional[NonFinite] = None  # of a module, if it was not finite before any output
     output: Optional[NonFinite] = None
-    bad_weights: Sequence[str] = ()  # of that module, "layer3.weight has nan"
+    bad_weights: Sequence[Tuple[ModelPart, str]] = ()  # of that module, with "inf" or "nan"
     cast: Optional[NonFinite] = None  # of a wider dtype, finite, just before it, too large for the low dtype
     zero_eps: str = ""  # "Adam's eps of 1e-08", if it is 0 for params in the low dtype
     param_gradient: Optional[NonFinite] = None

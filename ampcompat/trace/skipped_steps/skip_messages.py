@@ -56,7 +56,7 @@ def _in_forward(facts):
     if facts.bad_weights:
         return (
             f"{value.kind} in the weights of {value.name}",
-            "{} Its weights are the cause: {}.".format(text, ", ".join(facts.bad_weights)),
+            "{} Its weights are the cause: {}.".format(text, ", ".join(f"{name} has {kind}" for name, kind in facts.bad_weights)),
             _advice_on_weights(facts, value),
         )
     return f"{value.kind} in the output of {value.name}", text, _advice_on_output(facts, value)
@@ -79,6 +79,11 @@ def _advice_on_weights(facts, value):
         return (
             f"{facts.zero_eps} is 0 in {facts.low_dtype}, so that a gradient of 0 becomes 0/0: use eps=1e-4, or a "
             "level with float32 weights for the optimizer (O1, O2), and resume from an earlier checkpoint."
+        )
+    if facts.step == 0 and value.dtype == "float16" and all(kind == "inf" for _, kind in facts.bad_weights):
+        return (
+            f"weights beyond the largest float16 ({number(facts.low_max)}) are inf in it: use O4 or O5, whose bfloat16 "
+            f"reaches 3e38, or {keep_layers()}."
         )
     cause = f"an earlier step made the weights {value.kind} (a static scale skips no step), or a checkpoint had it: "
     return f"resume from an earlier checkpoint; {cause}lower the learning rate, or clip gradients."
