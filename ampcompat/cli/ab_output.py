@@ -11,6 +11,9 @@ from ..scripts.check.initialize_rules import conditional_calls_in
 from ..support import missing_cuda, terminal
 from ..support.terminal import show
 
+#: How many of the files that were put back are named.
+MAX_NAMED = 5
+
 
 def print_report(options, report, ended, rows):
     """Print the report.
@@ -40,8 +43,10 @@ def _files(options, ended):
     put_back = dict.fromkeys(path for recorded in ended.values() for path in recorded.put_back)
     shared = {path: label for path, label in _shared_files(ended).items() if os.path.realpath(path) not in put_back}
     if put_back:
-        told = "Runs wrote to {}, which existed before: put back. To keep what they write: {}."
-        yield told.format(", ".join(map(os.path.relpath, put_back)), own_files(options.command, list(put_back)))
+        names = list(map(os.path.relpath, put_back))
+        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+        told = "Runs changed {}, which existed before: put back. To keep what they write: {}."
+        yield told.format(", ".join(names), own_files(options.command, list(put_back)))
     if shared:
         names = ", ".join(f"{os.path.relpath(path)} (now of {label})" for path, label in shared.items())
         told = "Several runs saved the same file: {}. To keep them apart: {}."

@@ -1,8 +1,10 @@
 """Files that are older than a series: runs that overwrite them do not change them in the end."""
 
 import os
+import shutil
 import sys
 import time
+import types
 
 import pytest
 import torch
@@ -59,9 +61,54 @@ def remove(path):
     os.remove(str(path))
 
 
+def remove_the_folder(path):
+    """Delete the folder and make it anew, as scripts do with their outputs; first, a file in it is written."""
+    write(path)
+    shutil.rmtree(str(path.parent))
+    path.parent.mkdir()
+
+
 CHANGES = [save] + [
-    pytest.param(each, marks=needs_events) for each in (write, append, change_in_place, replace, rename, remove)
+    pytest.param(each, marks=needs_events)
+    for each in (write, append, change_in_place, replace, rename, remove, remove_the_folder)
 ]
+
+
+@pytest.fixture
+def safetensors(tmp_path, monkeypatch):
+    """A package that writes files by another program, as the real one does by compiled code, without an event."""
+    module = types.ModuleType("safetensors")
+    module.serialize_file = lambda tensors, filename, metadata=None: os.system(f"printf 'of the run' > '{filename}'")
+    monkeypatch.setitem(sys.modules, "safetensors", module)
+    return module
+
+
+def test_a_file_that_safetensors_writes_is_put_back(old, safetensors):
+    write_by = safetensors.serialize_file
+    with kept_files.keeping(time.time()) as put_back:
+        kept_by = safetensors.serialize_file
+        kept_by({}, filename=str(old))
+        assert old.read_text() == "of the run"
+    assert put_back == [str(old)] and old.read_text() == "mine" and safetensors.serialize_file is write_by
+    kept_by({}, str(old))  # a module that was imported during the block has it still
+    assert old.read_text() == "of the run" and os.listdir(str(old.parent)) == ["last.pt"]
+
+
+@needs_events
+def test_of_a_folder_that_is_deleted_the_older_files_are_put_back(tmp_path):
+    folder, since = tmp_path / "outputs", time.time()
+    (folder / "logs").mkdir(parents=True)
+    older, of_earlier_run = [folder / "last.pt", folder / "logs" / "mine.txt"], folder / "best.pt"
+    for path in older:
+        path.write_text("mine")
+        os.utime(str(path), (since - 86400,) * 2)
+    of_earlier_run.write_text("of an earlier run of the series")
+    with kept_files.keeping(since) as put_back:
+        shutil.rmtree(str(folder))
+        folder.mkdir()
+        (folder / "new.pt").write_text("of the run")
+    assert put_back == list(map(str, older)) and {path.read_text() for path in older} == {"mine"}
+    assert sorted(os.listdir(str(folder))) == ["last.pt", "logs", "new.pt"] and os.listdir(str(tmp_path)) == ["outputs"]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -127,7 +174,7 @@ def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkey
     done = forked.run(forked.ab, *command, env=environment())
     assert done.returncode == 0, done.stderr
     assert old.read_text() == "mine" and sorted(os.listdir(str(tmp_path))) == ["last.pt", "train.py"]
-    told = "Runs wrote to last.pt, which existed before: put back. To keep what they write: --out 'runs/{run}/last.pt'."
+    told = "Runs changed last.pt, which existed before: put back. To keep what they write: --out 'runs/{run}/last.pt'."
     assert told in " ".join(done.stdout.split())
 
 

@@ -236,7 +236,7 @@ def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, tmp_p
     apart = "'runs/{run}/last.pt' in place of last.pt."
     for levels, text in (
         ("O0,O2", "Several runs saved the same file: last.pt (now of O2). To keep them apart: "),
-        ("O0", "Runs wrote to last.pt, which existed before: put back. To keep what they write: "),
+        ("O0", "Runs changed last.pt, which existed before: put back. To keep what they write: "),
     ):
         done = run_ab("--levels", levels, "--no-control", path, "3", "0", "last.pt")
         assert done.returncode == 0, done.stderr

@@ -1,13 +1,15 @@
 """Keeps the files that are older than a series of runs: a run that would overwrite one moves it aside, and it is put
 back when the run has ended.
 
-Python reports opening, renaming and removing files as audit events (3.8 and newer); ``torch.save`` writes without one.
-A file that is replaced is moved, whatever its size. One that is changed in place is copied, up to ``LARGEST_COPY``.
-What compiled code of other libraries writes (HDF5, safetensors) is not noticed, nor are folders that are removed.
+Python reports opening, renaming and removing files, and deleting folders, as audit events (3.8 and newer);
+``torch.save`` and safetensors write without one. A file that is replaced is moved, whatever its size. One that is
+changed in place is copied, up to ``LARGEST_COPY``. What compiled code of other libraries (HDF5) or another program
+writes is not noticed.
 """
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import shutil
@@ -41,10 +43,13 @@ class KeptFiles:
         self._manifest, self._since = manifest, since
         self._own = set()  # paths whose files are this run's from now on, whatever their times say
 
-    def keep(self, path, as_copy=False):
+    def keep(self, path, as_copy=False, into=None):
         """Move a file aside if it is older than the series; with ``as_copy``, leave a copy in its place.
 
         Only the first time: the clock of files is some milliseconds behind that of ``since``.
+
+        Args:
+            into: a folder that is made for it; None: the file's own.
         """
         path = os.path.abspath(path)
         is_older = path not in self._own and self._is_older(path)
@@ -54,16 +59,26 @@ class KeptFiles:
         if not is_older:
             return
         folder, name = os.path.split(path)
-        aside = os.path.join(folder, f".{name}.ampcompat-{os.getpid()}")
+        aside = os.path.join(into or folder, f".{name}.ampcompat-{os.getpid()}")
         with open(self._manifest, "a", encoding="utf-8") as file:
             file.write(json.dumps([aside, os.path.join(folder, name)]) + "\n")
         with contextlib.suppress(OSError):  # another process has moved it, or the folder is read-only
+            os.makedirs(os.path.dirname(aside), exist_ok=True)
             os.rename(path, aside)
             if not self._is_older(aside):  # another process moved the older one, and wrote this one
                 os.replace(aside, path)
             elif as_copy:
                 shutil.copyfile(aside, path)
                 shutil.copymode(aside, path)
+
+    def keep_folder(self, folder):
+        """Move the files of a folder that are older than the series into one beside it."""
+        parent, name = os.path.split(os.path.abspath(folder))
+        beside = os.path.join(parent, f".{name}.ampcompat-{os.getpid()}")
+        for inner, _, files in os.walk(folder):
+            into = os.path.normpath(os.path.join(beside, os.path.relpath(inner, folder)))
+            for file in files:
+                self.keep(os.path.join(inner, file), into=into)
 
     def _is_older(self, path):
         try:
@@ -81,6 +96,7 @@ def watch(manifest, since, patches):
     patches.defer(_watching.remove, kept)
     _watching.append(kept)
     patches.set(torch, "save", _watched_save(kept, torch.save))
+    _watch_safetensors(patches)
     if hasattr(sys, "addaudithook"):
         _add_hook()
 
@@ -102,13 +118,17 @@ def put_back(manifest):
     if not os.path.exists(manifest):
         return []
     with open(manifest, encoding="utf-8") as file:
-        moved = [json.loads(line) for line in file]
-    return [path for aside, path in moved if os.path.lexists(aside) and _put_back(aside, path)]
+        moved = [json.loads(line) for line in file][::-1]  # a file may have been moved aside twice
+    found = [path for aside, path in moved if os.path.lexists(aside) and _put_back(aside, path)]
+    return [path for path in found[::-1] if os.path.lexists(path)]
 
 
 def _put_back(aside, path):
     try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         os.replace(aside, path)
+        with contextlib.suppress(OSError):  # it has other files
+            os.removedirs(os.path.dirname(aside))
     except OSError as error:
         print(f"warning: {path} could not be put back ({error.strerror}); it is {aside}", file=sys.stderr)
         return False
@@ -143,6 +163,26 @@ def _watched_save(kept, save):
     return keep_and_save
 
 
+def _watch_safetensors(patches):
+    """Watch the function by which the modules of safetensors write; those that are imported later get it from here."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("safetensors")
+    for name in ("safetensors", "safetensors.torch", "safetensors.numpy"):
+        write = getattr(sys.modules.get(name), "serialize_file", None)
+        if write is not None:
+            patches.set(sys.modules[name], "serialize_file", _watched_write(write))
+
+
+def _watched_write(write):
+    @functools.wraps(write)
+    def keep_and_write(tensors, filename, *args, **kwargs):
+        if _watching:
+            _keep(_watching[-1], filename)
+        return write(tensors, filename, *args, **kwargs)
+
+    return keep_and_write
+
+
 @functools.lru_cache(maxsize=None)
 def _add_hook():
     sys.addaudithook(_on_event)  # which cannot be removed
@@ -156,15 +196,20 @@ def _on_event(event, args):
     elif event == "os.rename" and _watching:
         _keep(_watching[-1], args[0], as_copy=True, follows_links=False)
         _keep(_watching[-1], args[1], follows_links=False)
-    elif event == "os.remove" and _watching:
+    elif event == "os.remove" and _watching and args[1] == -1:  # not relative to an open folder, as in ``rmtree``
         _keep(_watching[-1], args[0], as_copy=True, follows_links=False)
+    elif event == "shutil.rmtree" and _watching and args[1:] in ((), (None,)):
+        _keep(_watching[-1], args[0], is_folder=not os.path.islink(args[0]))
 
 
-def _keep(kept, path, as_copy=False, follows_links=True):
+def _keep(kept, path, as_copy=False, follows_links=True, is_folder=False):
     if not getattr(_is_keeping, "value", False):
         _is_keeping.value = True
         try:
             path = os.fsdecode(path)
-            kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
+            if is_folder:
+                kept.keep_folder(path)
+            else:
+                kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
         finally:
             _is_keeping.value = False

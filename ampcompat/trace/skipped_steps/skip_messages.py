@@ -54,9 +54,10 @@ def _in_forward(facts):
     text = "{}. In the forward pass {} came first from {}, in {}{}."
     text = text.format(loss, value.kind, module, value.dtype, before)
     if facts.bad_weights:
+        bad = ", ".join(f"{name} has {kind}" for name, kind in facts.bad_weights)
         return (
             f"{value.kind} in the weights of {value.name}",
-            "{} Its weights are the cause: {}.".format(text, ", ".join(f"{name} has {kind}" for name, kind in facts.bad_weights)),
+            f"{text} Its weights are the cause: {bad}.",
             _advice_on_weights(facts, value),
         )
     return f"{value.kind} in the output of {value.name}", text, _advice_on_output(facts, value)
