@@ -133,6 +133,27 @@ def test_files_of_the_series_and_empty_ones_stay_as_they_are_written(tmp_path):
     assert put_back == [] and empty.read_text() == (tmp_path / "new").read_text() == "of the run"
 
 
+def test_a_file_of_the_series_is_its_own_though_the_clock_of_files_is_behind(tmp_path):
+    path, since = tmp_path / "last.pt", time.time()
+    with kept_files.keeping(since) as put_back:
+        save(path)
+        os.utime(str(path), (since - kept_files.CLOCK / 2,) * 2)
+        save(path)
+    assert put_back == []
+
+
+def test_a_run_that_goes_on_after_another_has_put_a_file_back_keeps_it_too(old, tmp_path):
+    since, manifests = time.time(), [str(tmp_path / name) for name in ("one", "other")]
+    one, other = [kept_files.KeptFiles(each, since) for each in manifests]
+    for run in one, other:
+        run.keep(str(old))
+        write(old)
+    assert kept_files.put_back(manifests[0]) == [str(old)]
+    other.keep(str(old))
+    write(old)
+    assert kept_files.put_back(manifests[1]) == [str(old)] and old.read_text() == "mine"
+
+
 def test_after_the_block_nothing_is_kept(old):
     with kept_files.keeping(time.time()):
         pass

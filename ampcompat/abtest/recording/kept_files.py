@@ -26,6 +26,9 @@ LARGEST_COPY = 256 << 20
 #: The name of the file that lists what a run has moved aside, in the run's temporary folder.
 KEPT = "kept"
 
+#: Seconds by which the clock of files may be behind ``time.time()``: a tick of the kernel, at most 10 ms.
+CLOCK = 0.02
+
 _watching = []  # what `watch` watches with, the latest last
 _after_save = []  # functions that get the path of each file that `torch.save` has written
 _is_keeping = threading.local()  # `value`: whether this thread moves a file, which makes events too
@@ -41,22 +44,15 @@ class KeptFiles:
 
     def __init__(self, manifest, since):
         self._manifest, self._since = manifest, since
-        self._own = set()  # paths whose files are this run's from now on, whatever their times say
 
     def keep(self, path, as_copy=False, into=None):
         """Move a file aside if it is older than the series; with ``as_copy``, leave a copy in its place.
-
-        Only the first time: the clock of files is some milliseconds behind that of ``since``.
 
         Args:
             into: a folder that is made for it; None: the file's own.
         """
         path = os.path.abspath(path)
-        is_older = path not in self._own and self._is_older(path)
-        if is_older and as_copy and os.stat(path).st_size > LARGEST_COPY:
-            return
-        self._own.add(path)
-        if not is_older:
+        if not self._is_older(path) or (as_copy and os.stat(path).st_size > LARGEST_COPY):
             return
         folder, name = os.path.split(path)
         aside = os.path.join(into or folder, f".{name}.ampcompat-{os.getpid()}")
@@ -85,7 +81,7 @@ class KeptFiles:
             status = os.lstat(path)
         except OSError:
             return False
-        return stat.S_ISREG(status.st_mode) and status.st_size > 0 and status.st_mtime < self._since
+        return stat.S_ISREG(status.st_mode) and status.st_size > 0 and status.st_mtime < self._since - CLOCK
 
 
 def watch(manifest, since, patches):
