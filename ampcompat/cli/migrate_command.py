@@ -51,9 +51,9 @@ def migrate(arguments):
 def _parser():
     parser = CommandParser(
         prog="ampcompat migrate",
-        description="Rewrite a script for Apex to torch.autocast and GradScaler; with --to-level, write an opt level "
-        "into a script without Apex. Exit code 0: all of it, or there is nothing to migrate; 1: something is left, "
-        "marked with comments; 2: it cannot be rewritten.",
+        description="Rewrite a script for Apex to torch.autocast and GradScaler; with --to-level, the opposite: write "
+        "amp.initialize and amp.scale_loss into a script without Apex. Exit code 0: all of it, or there is nothing to "
+        "migrate; 1: something is left, marked with comments; 2: it cannot be rewritten.",
     )
     parser.add_argument(
         "script", metavar="SCRIPT", help="a Python file that calls amp.initialize, or trains without it"
@@ -62,7 +62,7 @@ def _parser():
         "--to-level",
         type=parse_level,
         metavar="LEVEL",
-        help="write amp.initialize at O0 to O5 and amp.scale_loss into a script without Apex",
+        help="O0 to O5: do not leave amp, but write it, at this level, into a script without Apex",
     )
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
     parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
