@@ -235,6 +235,21 @@ def test_a_wrapper_around_an_optimizer_trains_as_without_amp(setting, when, give
     assert float(loss) == pytest.approx(float(loss_of(reference, torch.float64)), rel=8 * tolerance(setting))
 
 
+@settings_at("O2", "O5", stored=True)
+def test_half_params_that_a_script_reads_after_the_step_of_a_wrapper_are_the_masters_rounded(setting):
+    skip_unless_step_hooks_run()
+    with session_of(setting):
+        model, inner = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+        wrapper = Lookahead(inner)
+        for _ in range(2):
+            wrapper.zero_grad()
+            backward(setting, model, inner)
+            wrapper.step()
+            read = [param.detach().clone() for param in model.parameters()]
+            for half, master in zip(read, amp.master_params(inner)):
+                assert torch.equal(half, master.detach().to(half.dtype))
+
+
 # -- param_groups ------------------------------------------------------------------------------------------------------
 
 
