@@ -335,6 +335,29 @@ def test_params_that_a_script_adds_to_the_list_of_a_group_which_it_keeps_train(s
         assert kept is optimizer.param_groups[0]["params"]
 
 
+@paired("setting, begins_frozen, by_groups", SETTINGS, [False, True], [False, True])
+def test_params_that_a_script_freezes_and_unfreezes_through_the_groups_or_the_model_train_while_not_frozen(
+    setting, begins_frozen, by_groups
+):
+    with session_of(setting):
+        model = network(setting.high)
+        layers = [model[0], model[2]]
+        model[0].requires_grad_(not begins_frozen)
+        optimizer = torch.optim.SGD([{"params": list(layer.parameters())} for layer in layers], lr=RATE)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        is_frozen = begins_frozen
+        for is_of_group in (by_groups, not by_groups, by_groups):
+            for param in optimizer.param_groups[0]["params"] if is_of_group else model[0].parameters():
+                param.requires_grad_(is_frozen)
+            is_frozen = not is_frozen
+            before = [param.detach().clone() for param in model[0].parameters()]
+            optimizer.zero_grad()
+            backward(setting, model, optimizer)
+            optimizer.step()
+            assert all(map(torch.equal, before, model[0].parameters())) == is_frozen
+            assert all(param.requires_grad != is_frozen for param in model[0].parameters())
+
+
 # -- hooks and compilers -----------------------------------------------------------------------------------------------
 
 

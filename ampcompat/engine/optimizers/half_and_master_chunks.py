@@ -217,7 +217,7 @@ def make_master(param, originals, dtype):
     """Return a master of a half param, with its gradient and Python attributes, and its original values if known."""
     value, grad = originals[id(param)] if id(param) in originals else (param.detach(), param.grad)
     # No ``Parameter``, whose ``.grad`` may be replaced by a slower property (``session_masters``).
-    master = value.to(dtype).detach().requires_grad_(True)
+    master = value.to(dtype).detach().requires_grad_(param.requires_grad)
     vars(master).update(vars(param))  # attributes that optimizers read, such as "no weight decay"
     if grad is not None:
         master.grad = grad.to(dtype)

@@ -352,11 +352,7 @@ class OptimizerMasters:
                     chunk.round_into_models()
 
     def finish_step(self):
-        """Round the masters into the model. Before the first step every half param is compared with its master.
-
-        Raises:
-            AmpError: the step has changed half params and no master.
-        """
+        """Round the masters into the model. Before the first step every half param is compared with its master."""
         check_stepped_on(self._chunks_with_values(), type(self._optimizer).__name__)
         for chunk in self.chunks:
             chunk.is_new = False
