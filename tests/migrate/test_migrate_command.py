@@ -165,7 +165,7 @@ def test_pipes_devices_and_large_files_are_not_read(tmp_path, error_line):
     expected = {
         "pipe.py": "a pipe or a device",
         "/dev/zero": "a pipe or a device",
-        "large.py": "it has more than 0.125 MiB; --max-size allows more",
+        "large.py": "it has more than 0.1 MiB; --max-size allows more",
     }
     for path, says in expected.items():
         assert says in error_line("migrate", tmp_path / path)

@@ -114,7 +114,7 @@ class ForecastObserver(FinalEvent):
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
         self._patches.set(amp, "_initialize", self._noting_options(amp._initialize))
-        self._patches.set(torch, "compile", self._noting_names(torch.compile))
+        self._patches.redirect(torch.compile, self._noting_names)  # a session, which replaces it, may end later
         self._calls.start()
         self._begin()
         return self
