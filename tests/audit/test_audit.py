@@ -10,6 +10,7 @@ from planted import Rounding, kept_average, mlp, train
 
 from ampcompat import amp
 from ampcompat.support.torch_compat import features
+from ampcompat.tools.audit import audit_text
 from ampcompat.tools.audit.audit import Audit
 from ampcompat.tools.audit.repeated_steps import unit_in_last_place
 
@@ -53,7 +54,14 @@ def test_masters_of_amp_are_right(level, lr):
                 loss.backward()
             optimizer.step()
 
-    assert wrong(audited(run)) == []
+    report = audited(run)
+    assert wrong(report) == []
+    half, elements = {"O2": "float16", "O5": "bfloat16"}[level], sum(map(torch.numel, model.parameters()))
+    dtypes = report["dtypes"]
+    assert dtypes["weights"] == {half: elements} and dtypes["masters"] == {"float32": elements}
+    shown = dict(audit_text.dtypes(dtypes))
+    assert shown["weights"] == f"{half} ({elements:,}), masters float32" and shown["gradients"] == "float32"
+    assert {each["weights"] for each in dtypes["activations"] if each["weights"]} == {(half,)}
 
 
 @pytest.mark.parametrize("how", ("masters", "remainders", "kahan", "stochastic"))

@@ -115,6 +115,8 @@ def test_a_script_that_loses_updates_is_repaired_by_the_commands_that_the_audit_
     assert f"ampcompat ab --against {new} {script} {' '.join(arguments)}" in done.stdout
     done = forked.run(forked.audit, "--steps", 30, "--opt-level", "O5", script, *arguments)
     assert done.returncode == 0 and "30 optimizer steps: nothing is wrong" in done.stdout, done.stdout + done.stderr
+    assert "weights          bfloat16 (1,384), masters float32" in done.stdout
+    assert "activations      bfloat16 (Linear, LayerNorm, Tanh)" in done.stdout
     if is_written:
         pytest.importorskip("libcst", reason="migrate needs it")
         assert main(["migrate", "--to-level", "O5", str(script), "-o", str(new)]) == 0
@@ -127,7 +129,7 @@ def test_a_script_that_loses_updates_is_repaired_by_the_commands_that_the_audit_
     assert last[1] < 0.95 * last[0]
 
 
-NO_DTYPES = dict.fromkeys(("weights", "buffers", "sums between ranks", "optimizer state"), {})
+NO_DTYPES = dict.fromkeys(("weights", "masters", "buffers", "sums between ranks", "optimizer state"), {})
 NO_DTYPES.update(dict.fromkeys(("activations", "averages", "gradients", "autocast"), []))
 
 

@@ -55,8 +55,9 @@ class PlainTraining:
 
     def optimizer_made(self, optimizer):
         """Watch the models that an optimizer trains, unless all of its params are in watched models."""
-        if not self._params.issuperset(trained_params([optimizer])):
-            models = outermost([optimizer])
+        params = trained_params([optimizer])
+        if not self._params.issuperset(params):
+            models = outermost(params)
             self._params.update(*map(params_in, models))
             self._recorder.watch_models(models)
 

@@ -94,15 +94,15 @@ def params_in(module):
     return {id(param) for param in module.parameters()}
 
 
-def outermost(optimizers, modules=None):
-    """Return the outermost modules that have params of optimizers, without wrappers.
+def outermost(params, modules=None):
+    """Return the outermost modules that have one of the params, without wrappers.
 
     Args:
+        params: their ids.
         modules: what ``all_modules`` returned just now, or None.
     """
-    trained = set(trained_params(optimizers))
     modules = {id(each): each for each in map(unwrapped, all_modules() if modules is None else modules)}
-    return _without_nested([each for each in modules.values() if params_in(each) & trained])
+    return _without_nested([each for each in modules.values() if not params_in(each).isdisjoint(params)])
 
 
 def _without_nested(modules):

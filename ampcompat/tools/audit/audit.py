@@ -5,8 +5,9 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+from ...engine.session import process_state
 from ...errors import AmpError
-from ...launch.forced_levels.trained_modules import all_objects, outermost
+from ...launch.forced_levels.trained_modules import all_objects, outermost, trained_params
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
@@ -57,6 +58,7 @@ class Audit:
         self._calls, self._gradients, self._forward = ScriptCalls(), StepGradients(), ForwardPasses()
         self._sums = RankSums()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
+        self._masters = {}  # amp's master, which its optimizer has -> the model's param
 
     def __enter__(self) -> "Audit":
         features.read()  # once in a process, it enters a region of each dtype, which is not the script's
@@ -90,12 +92,15 @@ class Audit:
             return []
         objects = all_objects(torch.nn.Module, torch.Tensor)
         modules = [each for each in objects if isinstance(each, torch.nn.Module)]
-        models = outermost(optimizers, modules)
+        self._masters.update(_masters())
+        trained = trained_params(optimizers)
+        halves = {id(param): master for master, param in self._masters.items()}
+        models = outermost(set(trained).union(key for key in halves if id(halves[key]) in trained), modules)
         self._sums.look(modules)
         for model in models:
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
-        tensors = [each for each in objects if isinstance(each, torch.Tensor)]
+        tensors = [each for each in objects if isinstance(each, torch.Tensor) and id(each) not in halves]
         self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
         return models
 
@@ -117,8 +122,8 @@ class Audit:
         """Return the report as a dict that JSON can hold; waits for the devices.
 
         ``steps``: of optimizers, without those that step with others; ``repeated``: how many of them were compared with
-        steps of float32 weights; ``dtypes``: ``{"weights" or "buffers": {dtype: elements}, "activations": a dict with
-        the keys of ``LayerDtypes`` and ``calls`` for each layer, or None if functions have been compiled,
+        steps of float32 weights; ``dtypes``: ``{"weights", "masters" or "buffers": {dtype: elements}, "activations":
+        a dict with the keys of ``LayerDtypes`` and ``calls`` for each layer, or None if functions have been compiled,
         "averages" (of weights), "gradients" or "autocast": dtypes, "sums between ranks": {dtype: names of functions},
         "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
         """
@@ -142,13 +147,14 @@ class Audit:
 
     def _dtypes(self):
         layers = self._forward.layers
-        state, trained = {}, []  # of amp's optimizers, no module has the params: they are masters
+        state, trained = {}, set()
         for watched in self._updates.optimizers():
-            trained += watched.all_params()
+            trained.update(watched.all_params())
             for name, dtypes in watched.state_dtypes().items():
                 state.setdefault(name, set()).update(dtypes)
         return {
-            "weights": _elements({**self._names, **dict.fromkeys(trained)}),
+            "weights": _elements({**self._names, **dict.fromkeys(trained - self._masters.keys())}),
+            "masters": _elements(trained & self._masters.keys()),
             "buffers": _elements(self._buffers.values()),
             "averages": sorted(map(dtype_name, self._averages.dtypes())),
             "activations": layers and [dict(layer._asdict(), calls=calls) for layer, calls in layers.items()],
@@ -161,6 +167,12 @@ class Audit:
 
 def _has_float16(optimizer):
     return any(param.dtype is torch.float16 for group in optimizer.param_groups for param in group["params"])
+
+
+def _masters():
+    """Return ``{master: the model's param}`` of what ``amp`` trains now."""
+    records = [record for session in process_state.sessions for record in session.records]
+    return {master: param for record in records for param, master in record.pairs()}
 
 
 def _elements(tensors):

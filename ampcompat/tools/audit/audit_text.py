@@ -44,7 +44,9 @@ def dtypes(dtypes):
     """Yield (of what, dtypes) as texts."""
     for name in ("weights", "buffers"):
         if dtypes[name]:
-            yield name, ", ".join(f"{dtype} ({count:,})" for dtype, count in dtypes[name].items())
+            shown = ", ".join(f"{dtype} ({count:,})" for dtype, count in dtypes[name].items())
+            masters = ", ".join(dtypes["masters"]) if name == "weights" else ""
+            yield name, f"{shown}, masters {masters}" if masters else shown
     layers = dtypes["activations"]
     if layers != []:
         yield "activations", "not seen: functions are compiled" if layers is None else _grouped(map(_border, layers))
