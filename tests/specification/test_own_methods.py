@@ -14,7 +14,7 @@ from helpers.pairing import paired
 from test_optimizer_calls import skip_unless_step_hooks_run
 
 from ampcompat import amp
-from ampcompat.errors import AmpError, GradientOverflowError
+from ampcompat.errors import GradientOverflowError
 
 with_masters = settings_at("O2", "O5")
 RATE = 0.125
@@ -291,32 +291,6 @@ def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, momen
     assert error_of(model, reference) <= tolerance(setting)
 
 
-class KeepsParams(torch.optim.Optimizer):
-    """Steps on the params that it was made of, not on those of ``param_groups``."""
-
-    def __init__(self, params):
-        params = list(params)
-        super().__init__(params, {"lr": RATE})
-        self._kept = params
-
-    def step(self):
-        with torch.no_grad():
-            for param in self._kept:
-                param.add_(torch.ones_like(param), alpha=-RATE)
-
-
-@settings_at("O1", "O2", "O4", "O5")
-def test_an_optimizer_that_steps_on_half_params_beside_its_groups_is_an_error(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, KeepsParams)
-        backward(setting, model, optimizer)
-        if setting.has_masters:
-            with pytest.raises(AmpError, match="KeepsParams.*param_groups.*O0, O1 or O4"):
-                optimizer.step()
-        else:
-            optimizer.step()
-
-
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
 def test_params_that_a_script_adds_to_the_list_of_a_group_which_it_keeps_train(setting):
     with session_of(setting):
@@ -356,6 +330,29 @@ def test_params_that_a_script_freezes_and_unfreezes_through_the_groups_or_the_mo
             optimizer.step()
             assert all(map(torch.equal, before, model[0].parameters())) == is_frozen
             assert all(param.requires_grad != is_frozen for param in model[0].parameters())
+
+
+@with_masters
+def test_a_param_that_was_frozen_in_the_model_and_in_the_groups_is_unfrozen_by_either(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+        model.requires_grad_(False)
+        for param in amp.master_params(optimizer):
+            param.requires_grad_(False)
+        loss_of(model, setting.high)
+        model.requires_grad_(True)
+        loss_of(model, setting.high)
+        assert all(param.requires_grad for param in amp.master_params(optimizer))
+
+
+@with_masters
+def test_a_param_that_was_frozen_before_it_was_copied_with_its_optimizer_stays_frozen(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+        model[0].requires_grad_(False)
+        model, optimizer = copy.deepcopy((model, optimizer))
+        loss_of(model, setting.high)
+        assert not any(param.requires_grad for param in model[0].parameters())
 
 
 # -- hooks and compilers -----------------------------------------------------------------------------------------------

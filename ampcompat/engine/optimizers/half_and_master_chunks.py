@@ -22,7 +22,6 @@ import operator
 
 import torch
 
-from ...errors import AmpError
 from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import fake_tensors, features
@@ -173,19 +172,6 @@ class MasterChunk:
     def stored_memory(self):
         """Return the tensors that masters without values are stored in: none. Memory measurement uses it."""
         return []
-
-
-def check_stepped_on(chunks, name):
-    """Raise if the step of an optimizer, whose class has this ``name``, has changed half params and no master."""
-    for chunk in chunks:  # a step usually changes the first master of the first chunk
-        if any(map(operator.ne, map(_VERSION, chunk.masters), chunk._master_versions)):
-            return
-    if any([_versions(chunk.models) != chunk._half_versions for chunk in chunks]):
-        raise AmpError(
-            f"{name}.step() has changed half params of the model and not their float32 master weights, which are in "
-            "param_groups: it keeps params elsewhere. Let it step on those of param_groups, or use O0, O1 or O4, which "
-            "have no master weights."
-        )
 
 
 def _versions(params):

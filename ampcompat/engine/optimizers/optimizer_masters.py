@@ -15,15 +15,7 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import (
-    MasterChunk,
-    Snapshot,
-    check_stepped_on,
-    make_master,
-    move_master,
-    recast,
-    take_values,
-)
+from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
 from .state_by_param import StateByParam, make_plain, read_by_param
 from .stored_master import restore
@@ -353,7 +345,6 @@ class OptimizerMasters:
 
     def finish_step(self):
         """Round the masters into the model. Before the first step every half param is compared with its master."""
-        check_stepped_on(self._chunks_with_values(), type(self._optimizer).__name__)
         for chunk in self.chunks:
             chunk.is_new = False
         self.round_into_models()

@@ -88,7 +88,7 @@ class SessionMasters:
 
     def _set_entry(self, model, master, records):
         reference = weakref.ref(model, functools.partial(self._forget, id(model)))
-        self._trained[id(model)] = model.requires_grad
+        self._trained[id(model)] = master.requires_grad
         self._entries[id(model)] = MasterEntry(reference, master, records)
 
     def _forget(self, key, reference=None):
@@ -160,12 +160,14 @@ class SessionMasters:
     def _follow_requires_grad(self):
         for key, (reference, master, _) in list(self._entries.items()):
             model, is_trained = reference(), master.requires_grad
-            if model is not None and model.requires_grad is not is_trained:
+            if model is None:
+                continue
+            if model.requires_grad is not is_trained:
                 if is_trained is self._trained[key]:  # then the half param's is the new one
                     is_trained = model.requires_grad
                 model.requires_grad_(is_trained)
                 master.requires_grad_(is_trained)
-                self._trained[key] = is_trained
+            self._trained[key] = is_trained
 
     def find(self, param):
         """Return the master of ``param``, or None."""
