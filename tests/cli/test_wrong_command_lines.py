@@ -3,6 +3,7 @@
 So is one that would write over a file that it reads, or two results into one file.
 """
 
+import importlib.util
 import os
 import shlex
 
@@ -137,7 +138,6 @@ SELFTEST = [
 ]
 OTHERS = [
     ("migrate t.py --write -o y", "choose one"),
-    ("migrate absent.py", "cannot read"),
     ("migrate t.py -o r.json", "r.json exists; give --force to replace it\n"),
     ("report absent.json", "cannot read"),
     ("report r.json r.json --json new", "--json writes one report"),
@@ -147,6 +147,8 @@ for command, rows in {"run": RUN, "ab": AB, "forecast": FORECAST, "check": CHECK
     ROWS += [(command + " " + arguments, says) for arguments, says in rows]
 for command in ("ab {} t.py", "report r.json {}"):
     ROWS += [(command.format(arguments), says) for arguments, says in GATES]
+if importlib.util.find_spec("libcst") is not None:
+    ROWS.append(("migrate absent.py", "cannot read"))
 if features.is_version_within(oldest=fake_tensors.OLDEST):
     ROWS += [("estimate " + arguments, says) for arguments, says in ESTIMATE]
 

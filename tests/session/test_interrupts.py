@@ -122,8 +122,8 @@ def test_training_goes_on_without_a_reset(setting):
         training.assert_is_plain()
 
 
-def test_an_interrupt_as_the_first_block_of_a_thread_ends_leaves_gradients_enabled_without_a_reset(setting):
-    options, _ = SETTINGS[setting]
+def test_an_interrupt_as_the_first_block_of_a_diagnosis_ends_leaves_gradients_enabled_without_a_reset():
+    options, _ = SETTINGS["O2 with diagnose"]
     for at in [at for at in points_of(options, "step") if at[0] == FIRST_LINE_OF_EXIT and at[1] == 1]:
         training = Training(options)
         interrupted.interrupt(training, "step", KeyboardInterrupt, at)

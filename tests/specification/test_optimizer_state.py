@@ -90,6 +90,7 @@ def test_state_is_read_by_params_after_it_was_loaded_and_copied(setting):
 
 
 @with_masters
+@pytest.mark.filterwarnings("ignore:pickle support for Storage:FutureWarning")  # of torch 1.4 and 1.5
 def test_state_of_a_pickled_optimizer_is_read_by_params(setting):
     with session_of(setting):
         model, optimizer = made(setting)

@@ -163,7 +163,6 @@ class HeldGradients:
 
     def leave(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
-        self.take_changes()
         self._masters.move_gradients(scaler, scale, may_stay=scaler.leaves_gradients_alone(scale))
         params, grads = self._own_with_gradient(seen)
         if params:
@@ -337,24 +336,22 @@ class HeldGradients:
 
     def shown(self, model, master):
         """Return what ``.grad`` of a half param shows."""
-        stored, scale = stored_gradient(model), self._scale_in_pass(model)
-        if stored is not None and (scale is not None or isinstance(self.state, ScaledByOther)):
+        stored = stored_gradient(model)
+        if self._is_in_pass(model) or (isinstance(self.state, ScaledByOther) and stored is not None):
             return stored
         if stored is not None and stored_gradient(master) is not None:  # of a plain pass after one that is unscaled
             self._move_plain_gradients()
-        return self._shown.show(model, master, 1.0 if scale is None else scale)
+        return self._shown.show(model, master)
 
-    def _scale_in_pass(self, model):
-        """Return the scale of gradients that backward leaves in ``.grad``: in a block, or in a pass that is delayed."""
+    def _is_in_pass(self, model):
+        """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
         records = self._record.session.masters.records_of(model)
-        scales = [block.scale for record in records for block in record.open_passes()]
-        scales += [record.gradients.state.scale for record in records if record.gradients.are_delayed()]
-        return scales[0] if scales else None
+        return any([bool(record.open_blocks) or record.gradients.are_delayed() for record in records])
 
     def was_set(self, model, master, before):
         """Note that the script has assigned to ``.grad`` of a half param, where ``before`` was stored."""
         may_stay = self._masters.are_stored and stored_gradient(master) is None
-        self._shown.was_set(model, master, before, stays=may_stay or self._scale_in_pass(model) is not None)
+        self._shown.was_set(model, master, before, stays=self._is_in_pass(model) or may_stay)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, which others may show too."""

@@ -15,7 +15,6 @@ from ...support import tensor_lists
 from ...support.tensor_lists import GRADIENT, add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_blocks import grad_enabled
-from ..loss_scaling.loss_scaler import is_one, is_same
 
 
 class GradientsOnRead:
@@ -83,14 +82,14 @@ class ShownGradients:
     def __init__(self):
         self._shown = {}  # id(half param) -> ``ShownGradient``
 
-    def show(self, model, master, scale):
+    def show(self, model, master):
         """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
-        Only one of them may have a gradient. That of the master is multiplied by ``scale``.
+        Only one of them may have a gradient.
         """
         stored, shown = stored_gradient(model), self._shown.get(id(model))
         if shown is not None and stored is None:
-            shown.follow_writes(scale)
+            shown.follow_writes()
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
@@ -98,8 +97,8 @@ class ShownGradients:
                 self._shown[id(model)] = ShownGradient(model, master, stored, None)
             return stored
         with grad_enabled(False):
-            gradient = rounded(wide, model, scale)
-        self._shown[id(model)] = ShownGradient(model, master, gradient, gradient.clone(), scale)
+            gradient = rounded(wide, model)
+        self._shown[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
         return gradient
 
     def was_set(self, model, master, before, stays):
@@ -153,13 +152,12 @@ class ShownGradient:
         model, master: the half param and its master.
         gradient: the tensor.
         copy: its values when it was shown; None while it is the gradient that is stored in ``.grad``.
-        scale: what it is multiplied by: that of the block in which it was read.
     """
 
-    __slots__ = ("model", "master", "gradient", "copy", "scale", "_mark")
+    __slots__ = ("model", "master", "gradient", "copy", "_mark")
 
-    def __init__(self, model, master, gradient, copy, scale=1.0):
-        self.model, self.master, self.gradient, self.copy, self.scale = model, master, gradient, copy, scale
+    def __init__(self, model, master, gradient, copy):
+        self.model, self.master, self.gradient, self.copy = model, master, gradient, copy
         self._mark = mark_of(stored_gradient(master))  # of the gradient that is shown
 
     def _changes(self):
@@ -172,11 +170,11 @@ class ShownGradient:
         now, before = self.gradient, self.copy
         if now.is_sparse or before.is_sparse:
             is_changed = not torch.equal(now.to_dense(), before.to_dense())
-            return (None, multiplied(widened(now, self.master), 1 / self.scale)) if is_changed else None
+            return (None, widened(now, self.master)) if is_changed else None
         wide = widened(now, self.master)
         is_changed = wide != widened(before, self.master)  # old torch compares no halves on a CPU
         is_cleared = is_changed.any() & ~(wide != 0).any()
-        return is_changed | is_cleared, multiplied(wide, 1 / self.scale)
+        return is_changed | is_cleared, wide
 
     def take_changes(self):
         """Give the master what the script has changed."""
@@ -191,23 +189,22 @@ class ShownGradient:
         else:
             exact.copy_(torch.where(is_changed, wide, exact))
 
-    def follow(self, scale=1.0):
+    def follow(self):
         """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
         wide = stored_gradient(self.master)
         if stored_gradient(self.model) is None:
             if wide is None:
                 self.gradient = self.copy = None
             else:
-                self.scale = scale
-                self.show(rounded(wide, self.model, scale))
+                self.show(rounded(wide, self.model))
         self._mark = mark_of(wide)
 
-    def follow_writes(self, scale):
+    def follow_writes(self):
         """Show what a script has done to the master's gradient, which ``amp.master_params`` gives it: clipped, say."""
-        if not (is_same(scale, self.scale) and is_unchanged(self._mark, mark_of(stored_gradient(self.master)))):
+        if not is_unchanged(self._mark, mark_of(stored_gradient(self.master))):
             with grad_enabled(False):
                 self.take_changes()
-                self.follow(scale)
+                self.follow()
 
     def show(self, values):
         """Make these the values of the tensor."""
@@ -223,16 +220,9 @@ def widened(gradient, master):
     return tensor_lists.coalesced(gradient).to(device=master.device, dtype=master.dtype)
 
 
-def rounded(gradient, model, scale=1.0):
-    """Return a gradient, multiplied by ``scale``, in its half param's dtype, on the param's device."""
-    return multiplied(gradient.detach(), scale).to(device=model.device, dtype=model.dtype)
-
-
-def multiplied(gradient, factor):
-    """Return a gradient multiplied by a float, or by a tensor of shape ()."""
-    if is_one(factor):
-        return gradient
-    return gradient * (factor.to(gradient.device) if isinstance(factor, torch.Tensor) else factor)
+def rounded(gradient, model):
+    """Return a gradient in its half param's dtype, on the param's device."""
+    return gradient.detach().to(device=model.device, dtype=model.dtype)
 
 
 def mark_of(grad):
