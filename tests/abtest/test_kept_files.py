@@ -225,3 +225,28 @@ def test_the_folder_of_an_argument_with_the_runs_name_is_made(tmp_path, argument
     assert child._named(argument) == argument.replace("{run}", "O1")
     assert (tmp_path / "runs" / "O1").is_dir() and child._named("s3://{run}/x") == "s3://O1/x"
     assert sorted(os.listdir(str(tmp_path))) == ["runs", "train.py"]
+
+
+@needs_events
+@pytest.mark.parametrize("end", ["append", "write", "remove", "rmtree"])
+def test_a_file_that_a_run_copies_with_its_old_time_is_the_runs_own(old, end):
+    folder = old.parent / "copies"
+    copied = folder / "copy.pt"
+    with kept_files.keeping(time.time()) as found:
+        folder.mkdir()
+        shutil.copy2(str(old), str(copied))
+        if end == "rmtree":
+            shutil.rmtree(str(folder))
+        else:
+            {"append": append, "write": write, "remove": remove}[end](copied)
+    assert found == [] and old.read_text() == "mine"
+    assert not copied.exists() or copied.read_text() == {"append": "mine, and more", "write": "of the run"}[end]
+    assert copied.exists() == (end in ("append", "write"))
+
+
+@needs_events
+def test_an_older_file_whose_time_a_run_sets_before_it_writes_is_put_back(old):
+    with kept_files.keeping(time.time()):
+        os.utime(str(old), None)
+        write(old)
+    assert old.read_text() == "mine"

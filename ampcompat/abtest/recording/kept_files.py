@@ -1,10 +1,10 @@
 """Keeps the files that are older than a series of runs: a run that would overwrite one moves it aside, and it is put
 back when the run has ended.
 
-Python reports opening, renaming and removing files, and deleting folders, as audit events (3.8 and newer);
-``torch.save`` and safetensors write without one. A file that is replaced is moved, whatever its size. One that is
-changed in place is copied, up to ``LARGEST_COPY``. What compiled code of other libraries (HDF5) or another program
-writes is not noticed.
+Python reports opening, renaming and removing files, setting their times, and deleting folders, as audit events (3.8
+and newer); ``torch.save`` and safetensors write without one. A file that is replaced is moved, whatever its size. One
+that is changed in place is copied, up to ``LARGEST_COPY``. What compiled code of other libraries (HDF5) or another
+program writes is not noticed.
 """
 
 import contextlib
@@ -44,6 +44,7 @@ class KeptFiles:
 
     def __init__(self, manifest, since):
         self._manifest, self._since = manifest, since
+        self._own = set()  # (device, inode) of the series' own files whose times the script sets, as a copy's are
 
     def keep(self, path, as_copy=False, into=None):
         """Move a file aside if it is older than the series; with ``as_copy``, leave a copy in its place.
@@ -76,10 +77,20 @@ class KeptFiles:
             for file in files:
                 self.keep(os.path.join(inner, file), into=into)
 
+    def keep_before_time_is_set(self, path):
+        """Keep a file that is older than the series; note one that is not, which may look older afterwards."""
+        self.keep(path, as_copy=True)
+        if not self._is_older(path):
+            with contextlib.suppress(OSError):
+                status = os.lstat(path)
+                self._own.add((status.st_dev, status.st_ino))
+
     def _is_older(self, path):
         try:
             status = os.lstat(path)
         except OSError:
+            return False
+        if (status.st_dev, status.st_ino) in self._own:
             return False
         return stat.S_ISREG(status.st_mode) and status.st_size > 0 and status.st_mtime < self._since - CLOCK
 
@@ -194,17 +205,21 @@ def _on_event(event, args):
         _keep(_watching[-1], args[1], follows_links=False)
     elif event == "os.remove" and _watching and args[1] == -1:  # not relative to an open folder, as in ``rmtree``
         _keep(_watching[-1], args[0], as_copy=True, follows_links=False)
+    elif event == "os.utime" and _watching and isinstance(args[0], (str, bytes, os.PathLike)) and args[3] == -1:
+        _keep(_watching[-1], args[0], follows_links=False, sets_time=True)
     elif event == "shutil.rmtree" and _watching and args[1:] in ((), (None,)):
         _keep(_watching[-1], args[0], is_folder=not os.path.islink(args[0]))
 
 
-def _keep(kept, path, as_copy=False, follows_links=True, is_folder=False):
+def _keep(kept, path, as_copy=False, follows_links=True, is_folder=False, sets_time=False):
     if not getattr(_is_keeping, "value", False):
         _is_keeping.value = True
         try:
             path = os.fsdecode(path)
             if is_folder:
                 kept.keep_folder(path)
+            elif sets_time:
+                kept.keep_before_time_is_set(path)
             else:
                 kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
         finally:
