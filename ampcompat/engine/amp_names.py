@@ -22,6 +22,7 @@ from ..support.notices import is_first_rank
 from .optimizers.optimizer_record import prepared_params
 from .session import process_state
 from .session.disabled_session import disable
+from .session.initialize import check_casts
 from .session.process_state import enter
 from .session.training_session import Session, new_session
 
@@ -80,6 +81,9 @@ def init(
         loss_scale, enable_caching, verbose: accepted; the loss is scaled by ``amp.scale_loss`` after ``initialize``.
         allow_banned: compute functions that are unsafe in half in float32 instead of raising an error.
         patch_type: the dtype that functions cast to, as in AMD's fork: ``torch.float16`` or ``torch.bfloat16``.
+
+    Raises:
+        AmpError: functions are cast to another dtype already.
     """
     if not enabled:
         disable(0)
@@ -87,12 +91,13 @@ def init(
     session = process_state.current()
     if session is None or not session.enabled:
         session = new_session()
+    policy = level_named("O4" if patch_type is torch.bfloat16 else "O1", session.dtypes)
+    check_casts(session, policy)
     session.process_casts.allow_banned = session.process_casts.allow_banned or allow_banned
-    level = "O4" if patch_type is torch.bfloat16 else "O1"
-    dtypes = level_named(level, session.dtypes).dtypes
     enter(session)
     try:
-        session.process_casts.open(dtypes)
+        session.process_casts.open(policy.dtypes)
+        session.process_casts.dtypes_of_init = policy.dtypes
     except BaseException:
         if not session.is_initialized() and session.choice is None:
             process_state.leave(session)

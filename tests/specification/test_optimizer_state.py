@@ -2,7 +2,8 @@
 
 import copy
 import pickle
-from collections import defaultdict
+import sys
+from collections import OrderedDict, defaultdict
 
 import pytest
 import torch
@@ -100,6 +101,37 @@ def test_state_of_a_pickled_optimizer_is_read_by_params(setting):
         step(twin, twin_optimizer)
         assert float(twin_optimizer.state[twin.weight]["step"]) == 2
         assert len(saved_state(twin_optimizer)) == 2
+
+
+@with_masters
+def test_state_is_made_again_by_its_type_as_a_default_dict_is(setting):
+    with session_of(setting):
+        model, optimizer = made(setting)
+        step(model, optimizer)
+        state = optimizer.state
+        again = type(state)(state.default_factory, OrderedDict(state.items()))
+        assert type(state)() == {} and again == state and again["new"] == {}
+        del again["new"]
+        optimizer.state = again
+        optimizer.zero_grad()
+        assert len(optimizer.state) == 2 and optimizer.state[model.weight] is state[model.weight]
+        step(model, optimizer)
+        assert float(optimizer.state[model.weight]["step"]) == 2 and len(saved_state(optimizer)) == 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="dicts have | since Python 3.9")
+@with_masters
+def test_unions_with_the_state_are_read_by_params(setting):
+    with session_of(setting):
+        model, optimizer = made(setting)
+        step(model, optimizer)
+        mine = {model.bias: {"mine": 1}}
+        union = optimizer.state | mine
+        assert len(union) == 2
+        assert union[model.bias] == {"mine": 1} and "mine" not in optimizer.state[model.bias]
+        assert union[model.weight] is optimizer.state[model.weight]
+        optimizer.state |= mine
+        assert [list(state) for state in saved_state(optimizer)][1] == ["mine"] and len(optimizer.state) == 2
 
 
 class Forgetful(torch.optim.Adam):

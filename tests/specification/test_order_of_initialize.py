@@ -131,6 +131,11 @@ def test_a_third_call_changes_nothing_for_the_first_two(order, backend):
         assert differing(found[1], alone(backend, *call)[1]) == []
 
 
+def _refusal(subject, level, other):
+    low, other_low = [str(low_of(each)).replace("torch.", "") for each in (level, other)]
+    return f"{subject} casts torch's functions to {low}, and this call would cast them to {other_low}: .*reset"
+
+
 @pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
 def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while_another_is_alive(levels, backend):
     if low_of("O1") is low_of("O4"):
@@ -138,7 +143,7 @@ def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while
     with ampcompat.session(backend=backend, verbosity=0):
         first = begin(levels[0])
         before = iterate(*first)
-        with pytest.raises(AmpError, match=f"initialized at {levels[0]}, and {levels[1]} casts.*reset"):
+        with pytest.raises(AmpError, match=_refusal(f"initialized at {levels[0]}, which", *levels)):
             begin(levels[1], seed=1)
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is low_of(levels[0])
         assert before and iterate(*first) and amp._amp_state._amp_state.opt_properties.opt_level == levels[0]
@@ -146,6 +151,38 @@ def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while
         model, optimizer, level = begin(levels[1], seed=1)
         iterate(model, optimizer, level)
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is low_of(levels[1])
+
+
+@pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
+def test_amp_init_with_another_dtype_is_refused_while_a_model_is_alive_and_so_is_a_model_after_it(levels, backend):
+    if low_of("O1") is low_of("O4"):
+        pytest.skip("one dtype stands in for half at both levels")
+    low, other_low = map(low_of, levels)
+    with ampcompat.session(backend=backend, verbosity=0):
+        first = begin(levels[0])
+        amp.init(patch_type=low)._deactivate()
+        with pytest.raises(AmpError, match=_refusal(f"initialized at {levels[0]}, which", *levels)):
+            amp.init(patch_type=other_low)
+        amp.init(patch_type=low)
+        assert iterate(*first) and torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is low
+        del first
+        for call in (lambda: amp.init(patch_type=other_low), lambda: begin(levels[1])):
+            with pytest.raises(AmpError, match=_refusal(r"amp\.init\(\)", *levels)):
+                call()
+        amp.init(patch_type=low)._deactivate()
+        iterate(*begin(levels[1]))
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is other_low
+
+
+@pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
+def test_one_level_with_two_dtypes_is_refused_by_the_names_of_these(levels):
+    if low_of("O1") is low_of("O4"):
+        pytest.skip("one dtype stands in for half at both levels")
+    with ampcompat.session(verbosity=0):
+        first = begin(levels[0])
+        with pytest.raises(AmpError, match=_refusal(f"initialized at {levels[0]}, which", *levels)):
+            begin(levels[0], patch_torch_functions_type=low_of(levels[1]))
+        iterate(*first)
 
 
 @paired("level, other, is_first", ["O2", "O5"], ["O0", "O1", "O3"], [True, False])

@@ -17,7 +17,7 @@ from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
 from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
-from .state_by_param import StateByParam, make_plain, read_by_param
+from .state_by_param import make_plain, read_by_param
 from .stored_master import restore
 
 
@@ -155,7 +155,7 @@ class OptimizerMasters:
 
     def follow_state(self):
         """Make half params read their masters' state, again where ``optimizer.state`` was replaced."""
-        if self._pairs and type(self._optimizer.state) is not StateByParam:
+        if self._pairs:
             read_by_param(self._optimizer, self._session_masters.find)
 
     def _master_of(self, param, originals):

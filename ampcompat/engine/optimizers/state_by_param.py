@@ -7,15 +7,29 @@ from collections.abc import MutableMapping
 class StateByParam(defaultdict):
     """The state of an optimizer; a half param means its master. Copies and pickles are plain dicts.
 
-    Args:
-        state: the optimizer's own dict.
-        master_of: returns the master of a half param, and None for any other key.
+    What a script makes by calling the class is a ``defaultdict`` like any other, until ``with_masters``.
     """
 
-    def __init__(self, state, master_of):
-        super().__init__(getattr(state, "default_factory", None))
-        self._master_of = master_of
-        self.update(state)
+    @staticmethod
+    def _master_of(key):
+        return None
+
+    @classmethod
+    def with_masters(cls, state, master_of):
+        """Return the entries of a dict.
+
+        Args:
+            state: the optimizer's own dict.
+            master_of: returns the master of a half param, and None for any other key.
+        """
+        made = cls(getattr(state, "default_factory", None))
+        made._master_of = master_of
+        made.update(state)
+        return made
+
+    def has_masters(self):
+        """Return whether half params mean their masters here."""
+        return "_master_of" in vars(self)
 
     def _key(self, key):
         master = self._master_of(key)
@@ -48,9 +62,16 @@ class StateByParam(defaultdict):
 
     update = MutableMapping.update
 
+    def __ior__(self, other):
+        self.update(other)
+        return self
+
+    def __or__(self, other):
+        return self.copy().__ior__(other)
+
     def copy(self):
         """Return a shallow copy that is read by params, too."""
-        return StateByParam(self, self._master_of)
+        return self.with_masters(self, self._master_of)
 
     __copy__ = copy
 
@@ -64,8 +85,9 @@ class StateByParam(defaultdict):
 
 def read_by_param(optimizer, master_of):
     """Make the state of an optimizer a ``StateByParam``, again where the optimizer or a script has replaced it."""
-    if type(optimizer.state) in (dict, defaultdict):
-        _exchange(optimizer, StateByParam(optimizer.state, master_of))
+    state = optimizer.state
+    if type(state) in (dict, defaultdict) or type(state) is StateByParam and not state.has_masters():
+        _exchange(optimizer, StateByParam.with_masters(state, master_of))
 
 
 def make_plain(optimizer):

@@ -13,6 +13,7 @@ from ...errors import AmpError, AmpValueError
 from ...support import unversioned_writes
 from ...support.notices import Notices
 from ...support.patching import run_all
+from ...support.torch_compat.torch_names import dtype_name
 from ...support.weak_list import WeakList
 from ..casting.torch_compile import is_tracing
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
@@ -52,7 +53,7 @@ def make_plan(request, session):
     new = _params(models)
     optimizers = [each for each in request.optimizers if not _is_initialized(each, session, policy, known, new)]
     if policy.patch_torch_functions:
-        _check_casts(request.models, session, policy)
+        check_casts(session, policy, request.models)
     _check_models(models, session, policy, request.allow_half_model or process_state.allow_incoming_model_not_fp32)
     _check_optimizers(optimizers, policy)
     for optimizer in optimizers if request.store_param_remainders else ():
@@ -88,20 +89,24 @@ def _is_initialized(optimizer, session, policy, known, new):
     return bool(params & known) and not params & new
 
 
-def _check_casts(models, session, policy):
-    """Raise if functions are cast to other dtypes in another model, which is alive."""
+def check_casts(session, policy, models=()):
+    """Raise if functions are cast to other dtypes in another model, which is alive, or because of ``amp.init``."""
 
     def others():
         policies = [session.policy_of(model) for model in session.models if model not in models]
-        return [each for each in policies if each.patch_torch_functions and each.dtypes != policy.dtypes]
+        casting = [each for each in policies if each.patch_torch_functions]
+        found = [(f"A model was initialized at {each.opt_level}, which", each.dtypes) for each in casting]
+        found.append(("amp.init()", session.process_casts.dtypes_of_init))
+        return [(what, dtypes) for what, dtypes in found if dtypes not in (None, policy.dtypes)]
 
     if not others():
         return
     gc.collect()  # a model may be in a cycle
-    for other in others():
+    for what, dtypes in others():
         raise AmpError(
-            f"A model was initialized at {other.opt_level}, and {policy.opt_level} casts torch's functions to another "
-            "dtype: use one of these levels for all models, or call ampcompat.reset() before the next training."
+            f"{what} casts torch's functions to {dtype_name(dtypes.low)}, and this call would cast them to "
+            f"{dtype_name(policy.dtypes.low)}: use one dtype for all models, or call ampcompat.reset() before the next "
+            "training."
         )
 
 

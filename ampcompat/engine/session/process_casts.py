@@ -40,6 +40,7 @@ class ProcessCasts:
         self._has_models = False  # that were initialized, since ``close``
         self._half_pairs = frozenset()  # the ``DtypePair`` of each level whose weights are half: O2, O3, O5
         self._half_mode = None  # the newest ``HalfMode`` of half models on a CPU
+        self.dtypes_of_init = None  # the ``DtypePair`` that ``amp.init`` has asked for, until ``stop``
         self._opened_as = None  # the arguments that the active backend was made with
         self._users = []  # weak references to models and optimizers: functions are cast on the devices of their tensors
         self._first_params = []  # of each model: (weak reference to its module, its name, its device type)
@@ -86,7 +87,7 @@ class ProcessCasts:
 
     def stop(self):
         """Stop casting functions, until ``open``."""
-        self.allow_banned = self._allow_banned
+        self.allow_banned, self.dtypes_of_init = self._allow_banned, None
         self._replace(CastBackend(), None)
 
     def close(self):
