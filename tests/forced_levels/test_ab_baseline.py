@@ -90,6 +90,39 @@ def test_a_script_that_computes_in_half_is_judged_against_o0_too(end, casts, tol
     assert ("Train at" in unchanged.tell(report)) is (end > 1.1)
 
 
+def rising(end, seed=0):
+    return [6.0 - loss for loss in falling(6.0 - end, seed)]
+
+
+@pytest.mark.parametrize(
+    "losses, o0, o5, repeat, told",
+    [
+        (falling(1.03), falling(1.0), falling(1.01), falling(1.05, 1), "2.8 % lower at O0, 1.9 % lower at O5; seeds"),
+        (
+            falling(1.03),
+            falling(1.0),
+            falling(1.01),
+            falling(1.4, 1),
+            "lower at O5; seeds differ by 25 %, which is more.",
+        ),
+        (falling(1.03), falling(1.0), falling(1.2), None, "16 % higher at O5; without a control, it is not"),
+        (
+            rising(3.6),
+            rising(3.5),
+            rising(4.0),
+            rising(3.6, 1),
+            "2.8 % lower at O0, 11 % higher at O5; seeds differ by",
+        ),
+        (falling(1.03)[:15], falling(1.0)[:15], falling(1.0)[:15], None, "were not compared: 15 updates are too few"),
+    ],
+)
+def test_where_it_is_not_judged_the_report_says_how_much_lower_or_higher_the_levels_end(losses, o0, o5, repeat, told):
+    report = made(losses, o0, environment={"half_weights": "bfloat16"})
+    report.runs["O5"] = made(o5).runs["O0"]
+    report.runs["unchanged"].repeats = [made(repeat).runs["O0"]] if repeat else []
+    assert told in unchanged.tell(report) and "Judged against O0" not in unchanged.tell(report)
+
+
 def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():
     assert summarize(made([2.0, 1.0]))["unchanged"].peak == 4096
     assert summarize(made([2.0, 1.0], [2.0, 1.5]))["unchanged"].peak is None

@@ -4,7 +4,7 @@ import math
 
 from ..number_format import percent
 from ..row_names import UNCHANGED
-from .verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards
+from .verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards, seeds_differ
 
 #: The row that is float32 throughout.
 FLOAT32 = "O0"
@@ -39,15 +39,14 @@ def tell(report):
 
 
 def _against_float32(report, weights):
-    """Return how the unchanged script compares with O0, and the command that trains better; both may be missing."""
-    found = judge_backwards(report, FLOAT32)
+    """Return how the unchanged script compares with O0, and the command that trains better, which may be missing."""
+    found, verdicts = judge_backwards(report, FLOAT32), judge(report)
     if found is None or found.kind == NOT_JUDGED or not found.progress:
-        return []
+        return [_ends(verdicts)]
     share = found.end.signed
     end = "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"
     told = [f"Judged against O0, the unchanged script is {found.kind}: {found.end.series} ends {end} O0's."]
     level = WITH_MASTERS.get(weights, FLOAT32)
-    verdicts = judge(report)
     level = level if level in verdicts and verdicts[level].kind == ACCEPTED else FLOAT32
     if found.kind != REJECTED or verdicts[level].kind != ACCEPTED:
         return told
@@ -55,6 +54,23 @@ def _against_float32(report, weights):
     script = report.environment.get("script")
     command = "." if script is None else f": ampcompat run --opt-level {level} {script}"
     return told + [f"Train at {level}, {reason}{command}"]
+
+
+def _ends(verdicts):
+    """Return how much lower or higher the levels end than the unchanged script, in one sentence."""
+    ends = {level: verdict.end for level, verdict in verdicts.items() if verdict.end is not None}
+    if not ends:
+        return f"Their ends were not compared: {verdicts[FLOAT32].text}."
+    told = ", ".join(f"{_lower_or_higher(end.signed)} at {level}" for level, end in ends.items())
+    end = next(iter(ends.values()))
+    seeds = "without a control, it is not known how much seeds differ" if end.variation is None else seeds_differ(end)
+    is_less = all(abs(each.signed) < (each.variation or 0.0) for each in ends.values())
+    return f"Against the unchanged script, {end.series} ends {told}; {seeds}{', which is more' if is_less else ''}."
+
+
+def _lower_or_higher(share):
+    much = "far" if math.isinf(share) else percent(abs(share))
+    return f"{much} {'higher' if share > 0 else 'lower'}" if share else "the same"
 
 
 def _first_difference(report):

@@ -240,11 +240,11 @@ def _kind_and_text(differences):
         return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
-        return REJECTED, f"{_told(worst)}, {_seeds(worst)}"
+        return REJECTED, f"{_told(worst)}, {seeds_differ(worst)}"
     if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
     worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
-    return NOT_JUDGED, f"{_told(worst)}, {_seeds(worst)}: {_missing(worst)}"
+    return NOT_JUDGED, f"{_told(worst)}, {seeds_differ(worst)}: {_missing(worst)}"
 
 
 def _missing(difference):
@@ -262,13 +262,14 @@ def _accepted_text(end):
     if end.value < -end.allowed:
         return f"{_told(end)}: lower, not worse"
     if end.value <= end.variation:
-        return f"within seed-to-seed variation: {_told(end)}, {_seeds(end)}"
+        return f"within seed-to-seed variation: {_told(end)}, {seeds_differ(end)}"
     if end.value <= end.allowed:
         return f"{_told(end)}, within the {percent(end.allowed)} that are allowed"
     return f"{_told(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
 
 
-def _seeds(difference):
+def seeds_differ(difference):
+    """Return by how much the seeds of a difference with a control differ, as text."""
     variation = difference.variation
     return f"seeds differ by {percent(variation)}" if variation else "seeds differ by no more than the losses scatter"
 
