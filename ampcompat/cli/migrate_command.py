@@ -14,7 +14,7 @@ from ..support.terminal import printable, show
 from .argument_parser import CommandParser
 from .run_command import parse_level
 
-#: Bytes of the largest script that is read, unless the user allows more: LibCST takes 5 to 10 s for it.
+#: Bytes of the largest script that is read, unless the user allows more: LibCST takes up to about 10 s of a CPU for it.
 LARGEST = (1 << 20) // 10
 NOT_INSTALLED = "this needs LibCST: pip install libcst."
 

@@ -5,7 +5,7 @@ from collections.abc import MutableMapping
 
 
 class StateByParam(defaultdict):
-    """The state of an optimizer; a half param means its master. Copies and pickles are plain dicts.
+    """The state of an optimizer; a half param means its master. Deep copies and pickles are plain dicts.
 
     What a script makes by calling the class is a ``defaultdict`` like any other, until ``with_masters``.
     """

@@ -118,12 +118,18 @@ def _lost_updates(watched, params, names):
         yield from _lost_decay(watched, dtype, level)
         yield from _lost_warm_up(watched, params, level)
         return
+    yield _lost(watched, params, behind, names)
+
+
+def _lost(watched, params, behind, names):
+    """Return the finding of params whose updates are lost; ``behind``: the ``ParamUpdates`` of these."""
+    dtype, kind = next(iter(params)).dtype, type(watched.optimizer).__name__
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
     text = (
-        f"{kind} updates {dtype} weights without float32 masters, and most updates of {len(behind)} of {len(params)} "
-        f"params are lost{_rates(watched)}: they are smaller than half a unit in the last place of the weights. "
-        f"After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
+        f"{kind} updates {dtype_name(dtype)} weights without float32 masters, and most updates of {len(behind)} of "
+        f"{len(params)} params are lost{_rates(watched)}: they are smaller than half a unit in the last place of the "
+        f"weights. After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
     )
     decay = watched.lost_decay()
     if decay is not None and decay > STILL:
@@ -133,7 +139,7 @@ def _lost_updates(watched, params, names):
         f"Keep float32 masters, state and gradients, which take {more} more. Updates that were lost will count: the "
         "learning rate may have to be smaller."
     )
-    yield AuditFinding("lost_updates", True, text, remedy, level, layers)
+    return AuditFinding("lost_updates", True, text, remedy, _LEVELS[dtype], layers)
 
 
 def _rates(watched):
