@@ -17,6 +17,7 @@ from .. import amp, opt_levels
 from ..apex.parallel import buckets
 from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
+from ..engine.session.other_optimizers import leaves_of
 from ..engine.session.scale_loss import WHERE_EQUAL
 from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
@@ -345,20 +346,6 @@ def _loss_of(runner):
             "returns it."
         )
     return loss
-
-
-def leaves_of(tensor):
-    """Return the ids of the tensors that ``tensor.backward()`` accumulates gradients in."""
-    leaves, nodes, waiting = set(), set(), [tensor.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in nodes:
-            continue
-        nodes.add(node)
-        waiting += [parent for parent, _ in node.next_functions]
-        if not node.next_functions:
-            leaves.add(id(getattr(node, "variable", None)))
-    return leaves
 
 
 def _logger(runner):

@@ -10,14 +10,17 @@ step; hooks that torch calls after every step round them.
 
 import functools
 import sys
+import warnings
 from types import FunctionType, MethodType
 
 import torch
 
 from ...errors import AmpError, GradientOverflowError
+from ...support import tensor_lists
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
 from ...support.torch_compat.thread_blocks import grad_enabled
+from ...support.weak_list import WeakList
 from ..casting import torch_compile
 from . import chunked_step
 from .optimizer_record import record_of
@@ -218,18 +221,37 @@ def _run_step(record, name, called):
     return result
 
 
+def _warn_of_half_params(optimizer, models):
+    params = [param for model in models for param in model.parameters()]
+    halves = {id(param) for param in params if tensor_lists.is_narrower(param, torch.float32)}
+    if any([id(param) in halves for group in optimizer.param_groups for param in group["params"]]):
+        file, line = script_line()
+        warnings.warn(
+            f"{file}:{line}: {type(optimizer).__name__}.step() updates half weights of a model, which lose small "
+            "updates: amp did not get this optimizer, so it has no float32 master weights. Pass it to amp.initialize.",
+            stacklevel=2,
+        )
+
+
 def keep_from_compiler(patches):
     """Make ``torch.compile`` leave steps alone, ``step`` itself too; undone by ``patches``."""
     functions = [(sys.modules[__name__], function.__name__) for function in (run_method, run_step)]
     torch_compile.patch_compile(patches, uncompiled=functions)
 
 
-def round_after_steps(session_masters, patches):
-    """Round the masters that the step of any other optimizer has written; undone by ``patches``. Needs torch 2.0."""
+def round_after_steps(session, patches):
+    """Round the masters that the step of any other optimizer has written; undone by ``patches``. Needs torch 2.0.
+
+    One that has half params itself is warned of.
+    """
+    looked_at = WeakList()
 
     def after_step(optimizer, args, kwargs):
         if record_of(optimizer) is None:
-            session_masters.show_written()
+            session.masters.show_written()
+            if optimizer not in list(looked_at):
+                looked_at.add(optimizer)
+                _warn_of_half_params(optimizer, session.models)
 
     if step_hooks.exist():
         step_hooks.register(patches, after=after_step)

@@ -1,5 +1,6 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
+import functools
 import warnings
 import weakref
 
@@ -13,6 +14,7 @@ from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
 from ..optimizers.shown_gradients import is_unchanged, mark_of
+from .untrained_params import trained_ids
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.
@@ -67,6 +69,7 @@ class BackwardPass:
         self._adopted = adopted
         self._others = ()  # (record, its gradients before) of other optimizers, whose params the pass may reach too
         self._untrained = ()  # the ``UntrainedPass`` of each configuration
+        self._unknown = None  # what optimizers that amp did not get have before the pass
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
@@ -81,6 +84,8 @@ class BackwardPass:
         if not is_one(self.scale):
             self._others = self._others_before()
             self._untrained = self._begin_untrained()
+            self._session.other_optimizers.open(self._session.patches)
+            self._unknown = self._session.other_optimizers.before_pass()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
@@ -145,10 +150,11 @@ class BackwardPass:
     def _begin_untrained(self):
         configurations = {id(each.configuration): each.configuration for each in [self, *self.records]}
         found = [(each.untrained, each.untrained.params(self._session, each)) for each in configurations.values()]
-        if self._untrained_leaves:
-            known = {id(param) for _, params in found for param in params}
-            leaves = [each for each in self._untrained_leaves if id(each) not in known]
-            found[0] = found[0][0], found[0][1] + leaves
+        if self._untrained_leaves or len(found) > 1:
+            found[0] = found[0][0], found[0][1] + list(self._untrained_leaves)
+            known = set()
+            for index, (untrained, params) in enumerate(found):
+                found[index] = untrained, [each for each in params if not (id(each) in known or known.add(id(each)))]
         found = [(untrained, params) for untrained, params in found if params]
         if not found:
             return ()
@@ -156,9 +162,12 @@ class BackwardPass:
             return [untrained.begin(params, self.scale) for untrained, params in found]
 
     def _end_untrained(self):
+        session = self._session
         with self._process_casts.paused():
             for each in self._untrained:
                 each.end()
+            trained = functools.partial(trained_ids, session)
+            session.other_optimizers.end_pass(self._unknown, self.loss, self.scale, trained)
 
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
@@ -177,7 +186,7 @@ class BackwardPass:
         records = [record for record in self.records if record not in nested] if nested else self.records
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
-        if self._untrained:
+        if self._unknown is not None:
             self._end_untrained()
         is_unreduced = self._session.sharded_models.keep_gradients(records)
         for record, before in self._others:

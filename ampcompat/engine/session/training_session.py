@@ -23,6 +23,7 @@ from ..optimizers.session_masters import SessionMasters
 from . import process_state, replaced_params
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .initialize import Configuration, Preparation, make_plan
+from .other_optimizers import OtherOptimizers
 from .process_casts import ProcessCasts
 from .scale_loss import BackwardPass, UnscaledPass
 
@@ -64,6 +65,7 @@ class Session:
         self.masters = SessionMasters(lambda: self.ddp_wrappers.are_weights_shared_by_hand())
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
+        self.other_optimizers = OtherOptimizers()
         self.patches = PatchStack()
         self.forward_token = forward_conversion.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
@@ -165,7 +167,7 @@ class Session:
         if pairs and not self._rounds_after_steps:
             self.patches.defer(setattr, self, "_rounds_after_steps", False)
             self._rounds_after_steps = True
-            step_or_skip.round_after_steps(self.masters, self.patches)
+            step_or_skip.round_after_steps(self, self.patches)
 
     def add_copy(self, record):
         """Add the record of a deep copy of an optimizer."""

@@ -1,6 +1,7 @@
 """Gradients of params of initialized models that no optimizer has: a block leaves true ones there, too.
 
-A script may clip or log them with all others. They are not checked for overflow, since no step uses them.
+A script may clip or log them with all others. So may params of optimizers that amp did not get (``other_optimizers``).
+None of them are checked for overflow, since no step that amp can skip uses them.
 """
 
 import weakref
@@ -33,11 +34,13 @@ class UntrainedParams:
     def params(self, session, configuration):
         """Return the params, as a list."""
         groups = [group["params"] for record in session.records for group in record.optimizer.param_groups]
-        in_groups = list(map(id, chain.from_iterable(groups)))
+        others = session.other_optimizers.reached_params()
+        in_groups = list(map(id, chain.from_iterable(groups + others)))
         if in_groups != self._in_groups or not all([model() is not None for model in self._models]):
             models = session.models_of(configuration)
-            trained = {id(param) for record in session.records for param in record.leaf_params()}
+            trained = trained_ids(session)
             found = {id(param): param for model in models for param in model.parameters()}
+            found.update((id(param), param) for param in chain.from_iterable(others))
             self._params = [param for key, param in found.items() if key not in trained]
             self._models, self._in_groups = list(map(weakref.ref, models)), in_groups
         return self._params
@@ -47,6 +50,13 @@ class UntrainedParams:
         begun = UntrainedPass(params, scale, self._open)
         self._open.append(weakref.ref(begun, self._open.remove))
         return begun
+
+
+def trained_ids(session):
+    """Return the ids of the params that the optimizers of a session have: half ones, their masters, and all others."""
+    groups = [group["params"] for record in session.records for group in record.optimizer.param_groups]
+    leaves = [record.leaf_params() for record in session.records]
+    return set(map(id, chain.from_iterable(groups + leaves)))
 
 
 class UntrainedPass:

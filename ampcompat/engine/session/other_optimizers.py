@@ -1,0 +1,96 @@
+"""Optimizers that amp did not get: what a scaled pass leaves in their params becomes true gradients, too."""
+
+import functools
+import gc
+import operator
+from itertools import chain
+
+import torch
+
+from ...support import tensor_lists
+from ...support.tensor_lists import stored_gradient
+from ...support.torch_compat.thread_blocks import grad_enabled
+from ...support.weak_list import WeakList
+from ..optimizers.optimizer_record import record_of
+
+_VERSION = operator.attrgetter("_version")
+
+
+class OtherOptimizers:
+    """The optimizers of the process that have no record.
+
+    A script may train some of them without amp, perhaps in another thread, so a pass touches the gradients of an
+    optimizer only when a scaled pass is known to reach it; from then on ``UntrainedParams`` has its params.
+    """
+
+    def __init__(self):
+        self._all, self._reached = WeakList(), WeakList()
+        self._is_open = False
+
+    def open(self, patches):
+        """Look for optimizers, and note those that are made later; undone by ``patches``."""
+        if self._is_open:
+            return
+        patches.defer(setattr, self, "_is_open", False)
+        self._is_open = True
+        make = torch.optim.Optimizer.__init__
+
+        @functools.wraps(make)
+        def noted(optimizer, *args, **kwargs):
+            make(optimizer, *args, **kwargs)
+            self._all.add(optimizer)
+
+        patches.set(torch.optim.Optimizer, "__init__", noted)
+        for each in gc.get_objects():
+            if issubclass(type(each), torch.optim.Optimizer) and "param_groups" in vars(each):
+                self._all.add(each)
+
+    def reached_params(self):
+        """Return the params of the optimizers that scaled passes reach, a list for each of their groups."""
+        return [group["params"] for each in self._reached if record_of(each) is None for group in each.param_groups]
+
+    def before_pass(self):
+        """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far."""
+        owners = [each for each in self._all if record_of(each) is None and each not in self._reached]
+        params = list(chain.from_iterable([group["params"] for each in owners for group in each.param_groups]))
+        return (owners, params) + _state_of(params)
+
+    def end_pass(self, before, loss, scale, trained):
+        """Unscale gradients of params that a pass has reached for the first time.
+
+        Args:
+            trained: called without arguments; returns the ids of the params that optimizers with a record have.
+        """
+        owners, params, earlier, versions = before
+        now, versions_now = _state_of(params)
+        if all(map(operator.is_, now, earlier)) and versions_now == versions:
+            return
+        leaves, trained = leaves_of(loss), trained()
+        for owner in owners:
+            ids = {id(param) for group in owner.param_groups for param in group["params"]}
+            if ids <= trained or ids & leaves - trained:
+                self._reached.add(owner)
+        reached = {id(param) for param in chain.from_iterable(self.reached_params())} & leaves - trained
+        gradients = [each for param, each in zip(params, now) if id(param) in reached and each is not None]
+        if gradients:
+            with grad_enabled(False):
+                tensor_lists.multiply_(tensor_lists.grouped(gradients), 1.0 / scale)
+
+
+def _state_of(params):
+    gradients = list(map(stored_gradient, params))
+    return gradients, list(map(_VERSION, [gradient for gradient in gradients if gradient is not None]))
+
+
+def leaves_of(tensor):
+    """Return the ids of the tensors that ``tensor.backward()`` accumulates gradients in."""
+    leaves, nodes, waiting = set(), set(), [tensor.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in nodes:
+            continue
+        nodes.add(node)
+        waiting += [parent for parent, _ in node.next_functions]
+        if not node.next_functions:
+            leaves.add(id(getattr(node, "variable", None)))
+    return leaves
