@@ -6,7 +6,7 @@ import random
 import pytest
 
 from ampcompat.abtest import Report
-from ampcompat.abtest.judging import unchanged
+from ampcompat.abtest.judging import advice, unchanged
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
 from ampcompat.cli import ab_variants, main
@@ -121,6 +121,24 @@ def test_where_it_is_not_judged_the_report_says_how_much_lower_or_higher_the_lev
     report.runs["O5"] = made(o5).runs["O0"]
     report.runs["unchanged"].repeats = [made(repeat).runs["O0"]] if repeat else []
     assert told in unchanged.tell(report) and "Judged against O0" not in unchanged.tell(report)
+
+
+@pytest.mark.parametrize("environment", [{}, {"half_weights": "bfloat16"}])
+def test_a_baseline_whose_loss_rises_is_not_recommended_where_no_level_trains_alike(environment):
+    report = made(rising(5.6), rising(3.2), environment=environment)
+    report.runs["unchanged"].repeats = [made(rising(5.6, 1)).runs["O0"]]
+    advice.advise(report)
+    assert report.runs["O0"].verdict.startswith("rejected") and "Take" not in report.advice
+    assert report.advice.startswith("No advice: the loss of the baseline unchanged rises, and no level trains alike.")
+
+
+@pytest.mark.parametrize("seconds, taken", [(0.05, "Take O0"), (0.5, "Accepted: O0.\nunchanged has shorter steps")])
+def test_a_half_script_that_is_rejected_against_o0_is_not_recommended_for_its_speed(seconds, taken):
+    report = made(falling(1.3), falling(1.0), environment={"half_weights": "bfloat16"})
+    report.runs["O0"].step_seconds = [seconds] * 100
+    report.runs["unchanged"].repeats = [made(falling(1.3, 1)).runs["O0"]]
+    advice.advise(report)
+    assert report.advice.startswith(taken) and "the unchanged script is rejected" in report.advice
 
 
 def test_the_baseline_has_the_memory_of_an_equal_o0_and_none_else():

@@ -107,6 +107,8 @@ def _advice(report, rows):
         return None, _without_speed(accepted, baseline, EMULATED)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         return None, _without_speed(accepted, baseline, UNMEASURED)
+    if best is baseline and unchanged.is_rejected(report):
+        return None, _without_speed(accepted, baseline, f"{best.level} has shorter steps, and trains worse than O0.")
     return best, _recommended(best, baseline, rows, time_to_target.describe(report))
 
 
@@ -124,6 +126,8 @@ def _why_none(report, baseline, others):
         return f"the baseline {name} is not a usable reference: {reason}. Fix that first: another level cannot help"
     if all(row.verdict.kind == NOT_JUDGED for row in others):
         return f"no level was judged ({others[0].level}: {others[0].verdict.text})"
+    if not any(row.verdict.kind == ACCEPTED or row.verdict.progress for row in others):
+        return f"the loss of the baseline {name} rises, and no level trains alike. Fix that first"
     return None
 
 

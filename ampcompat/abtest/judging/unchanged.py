@@ -19,6 +19,16 @@ def is_equal(report):
     return None if found is None else found == ()
 
 
+def is_rejected(report):
+    """Return whether the unchanged script, which computes in half, is rejected if it is judged against O0."""
+    found = judge_backwards(report, FLOAT32) if _first_difference(report) and _is_half(report) else None
+    return found is not None and found.kind == REJECTED and found.progress
+
+
+def _is_half(report):
+    return bool(report.environment.get("half_weights") or report.environment.get("casts_itself"))
+
+
 def tell(report):
     """Return in a few sentences how O0 compares with the unchanged script; None if the report does not have both."""
     found = _first_difference(report)

@@ -1,6 +1,7 @@
 """The modules that have the params of an optimizer, and their wrappers."""
 
 import gc
+import itertools
 import sys
 
 import torch
@@ -78,15 +79,26 @@ def _defines_forward(module_class):
 
 
 def all_modules():
-    """Return all modules of the process, which takes about 0.1 s."""
+    """Return all modules of the process, which takes about 0.05 s."""
     return all_objects(torch.nn.Module)
 
 
 def all_objects(*classes):
     """Return all objects of classes, and of their subclasses, in the process."""
     objects = gc.get_objects()
-    kinds = {each for each in set(map(type, objects)) if issubclass(each, classes)}
-    return [each for each in objects if type(each) in kinds]
+    return list(itertools.compress(objects, map(_Subclasses(classes).__getitem__, map(type, objects))))
+
+
+class _Subclasses(dict):
+    """``{class: whether it is a subclass of one of the classes}``, which is asked once for each class."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self._classes = classes
+
+    def __missing__(self, kind):
+        self[kind] = issubclass(kind, self._classes)
+        return self[kind]
 
 
 def params_in(module):

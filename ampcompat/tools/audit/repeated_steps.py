@@ -24,14 +24,17 @@ class RepeatedSteps:
     def __init__(self, optimizer, params, is_new):
         self._twin = OptimizerTwin(optimizer, torch.float32)
         copies = dict(self._twin.pairs)
-        self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in _chunks(params)]
+        self._chunks = [ParamChunk([(param, copies[param]) for param in chunk]) for chunk in chunks(params)]
         self._optimizer, self._copies = optimizer, copies
         self._counts = is_new  # the step
 
     def own_tensors(self):
-        """Return the tensors of this object that have a param's shape and values."""
-        flat = [each for chunk in self._chunks for each in (chunk.before, chunk.after) if each is not None]
-        return list(self._copies.values()) + [place for each in flat for part in each.places for place in part]
+        """Return the tensors of this object that have a param's shape."""
+        copies = [each for chunk in self._chunks for each in (chunk.before, chunk.after) if each is not None]
+        places = [place for each in copies for part in each.places for place in part]
+        states = [each for each in self._twin.state.values() if isinstance(each, dict)]
+        state = [value for each in states for value in each.values()]
+        return places + state + [own for each in self._copies.values() for own in (each, each.grad)]
 
     def before_step(self):
         """Note the weights, and step with the twin."""
@@ -49,20 +52,25 @@ class RepeatedSteps:
         return counted
 
     def facts(self):
-        """Yield ``((param, name), tensor of shape ())``: what to sum over the windows, or the number of zeros now."""
+        """Yield ``((name, params), vector)``, an element per param: what to sum over the windows, or the zeros now."""
         with torch.no_grad():
             for chunk in self._chunks:
                 yield from chunk.facts()
-            for param in self._copies:
-                for name, value in self._zeros(param):
-                    yield (param, "zero " + name), value
+            for params in chunks(self._copies):
+                yield from self._zeros(params)
 
-    def _zeros(self, param):
-        of_twin = self._twin.state.get(self._copies[param], {})
-        for name, value in self._optimizer.state.get(param, {}).items():
-            exact = of_twin.get(name)
-            if is_half(value) and _is_dense(exact) and value.shape == exact.shape:
-                yield name, ((local(value) == 0) & (local(exact) != 0)).sum()
+    def _zeros(self, params):
+        pairs = {}  # name and kinds of tensors -> (param, half state, the twin's)
+        for param in params:
+            of_twin = self._twin.state.get(self._copies[param], {})
+            for name, value in self._optimizer.state.get(param, {}).items():
+                exact = of_twin.get(name)
+                if is_half(value) and _is_dense(exact) and value.shape == exact.shape:
+                    kinds = name, value.device, value.dtype, exact.device, exact.dtype
+                    pairs.setdefault(kinds, []).append((param, value, exact))
+        for (name, *_), alike in pairs.items():
+            owners, halves, exacts = zip(*alike)
+            yield from sums_by_param({"zero " + name: (flat(halves) == 0) & (flat(exacts) != 0)}, owners, halves)
 
 
 class ParamChunk:
@@ -99,7 +107,7 @@ class ParamChunk:
         self._is_small &= update < _SURELY_LOST * unit_in_last_place(weight)
 
     def facts(self):
-        """Yield ``((param, name), tensor of shape ())``."""
+        """Yield ``((name, params), vector)``, an element per param."""
         if self._start is None:
             return
         now, copy = self.after.read()
@@ -113,10 +121,7 @@ class ParamChunk:
             "far": is_far,
             "far and moved": is_far & (now != self._start[0]),
         }
-        sizes = [local(param).numel() for param in self.params]
-        for name, values in by_name.items():
-            for param, part in zip(self.params, values.split(sizes)):
-                yield (param, name), part.sum()
+        yield from sums_by_param(by_name, self.params, self.params)
 
 
 class FlatCopies:
@@ -146,17 +151,43 @@ class FlatCopies:
         return self.values
 
 
-def _chunks(params):
+def chunks(params):
     """Return lists of params of one device and dtype, each with one param or about ``CHUNK`` elements."""
-    chunks, sizes = {}, {}
+    found, sizes = {}, {}
     for param in params:
         key = param.device, param.dtype
-        if key not in chunks or sizes[key] + param.numel() > CHUNK:
-            chunks.setdefault(key, []).append([])
+        if key not in found or sizes[key] + param.numel() > CHUNK:
+            found.setdefault(key, []).append([])
             sizes[key] = 0
-        chunks[key][-1].append(param)
+        found[key][-1].append(param)
         sizes[key] += param.numel()
-    return [chunk for alike in chunks.values() for chunk in alike]
+    return [chunk for alike in found.values() for chunk in alike]
+
+
+def flat(tensors):
+    """Return the local values of tensors of one device and dtype, one after another; of a single tensor as a view."""
+    values = [local(each).reshape(-1) for each in tensors]
+    return values[0] if len(values) == 1 else torch.cat(values)
+
+
+def sums_by_param(by_name, params, tensors):
+    """Yield ``((name, params), vector)``: the sum over the part of each param's tensor, in float64.
+
+    Args:
+        by_name: ``{name: values}``, which are as ``flat(tensors)``.
+    """
+    sizes = [local(each).numel() for each in tensors]
+    device = next(iter(by_name.values())).device
+    if len(sizes) > 1:
+        positions = torch.arange(len(sizes), device=device)
+        positions = positions.repeat_interleave(torch.tensor(sizes, device=device), output_size=sum(sizes))
+    for name, values in by_name.items():
+        if len(sizes) > 1:
+            sums = torch.zeros(len(sizes), dtype=torch.float64, device=device)
+            sums.index_add_(0, positions, values.double())
+        else:
+            sums = values.sum(dtype=torch.float64).reshape(1)
+        yield (name, tuple(params)), sums
 
 
 def is_half(value):

@@ -17,8 +17,8 @@ import torch
 
 from ...support.torch_compat import step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ...trace.values import NamedScalars
-from .repeated_steps import HALF, RepeatedSteps, is_half, local
+from ...trace.values import Transfer
+from .repeated_steps import HALF, RepeatedSteps, chunks, flat, is_half, local, sums_by_param
 
 #: Of every ``PERIOD`` steps, the first ``WINDOW`` are repeated.
 WINDOW, PERIOD = 5, 25
@@ -86,7 +86,7 @@ class WatchedOptimizer:
         self.rounded = RoundedWeights(self._dtypes)
         self.rates = []
         self._window = None
-        self._sums = {}  # (param, name) -> the sum over the windows that have ended, on the device
+        self._sums = {}  # (name, params) -> the sums over the windows that have ended, on the device
         self._early = {}  # the same of the first window
         self._compared = 0  # in these windows
 
@@ -151,24 +151,26 @@ class WatchedOptimizer:
                 self.compared += self._window.after_step()
 
     def _facts(self):
+        """Return ``{(name, params): vector}`` of all windows so far; zeros are those of the last window."""
         facts = dict(self._sums)
-        if self._window is not None:
-            for key, value in self._window.facts():
-                facts[key] = value if key[1].startswith("zero ") or key not in facts else facts[key] + value
+        for key, value in [] if self._window is None else self._window.facts():
+            before = facts.pop(key, None)
+            facts[key] = value if before is None or key[0].startswith("zero ") else before + value
         return facts
 
     def params(self):
         """Return ``{param: ParamUpdates}`` of the params with half values or state; waits for their devices."""
-        facts = self._facts()
+        facts = {("early " + name, params): value for (name, params), value in self._early.items()}
+        facts.update(self._facts())
         with torch.no_grad():
-            for param, first in self.first.items():
-                if param.dtype is first.dtype:
-                    facts[param, "unmoved"] = (local(param) == local(first)).sum()
-                    facts[param, "nonfinite"] = (local(param) - local(param) != 0).sum()
-            early = {(param, "early " + name): value for (param, name), value in self._early.items()}
+            for params in chunks(param for param, first in self.first.items() if param.dtype is first.dtype):
+                now, first = flat(params), flat([self.first[param] for param in params])
+                facts.update(sums_by_param({"unmoved": now == first, "nonfinite": now - now != 0}, params, params))
             read = {}
-            for (param, name), value in NamedScalars(list({**facts, **early}.items()), torch.float64).read():
-                read.setdefault(param, {})[name] = value
+            for (name, params), values in zip(facts, Transfer(facts.values()).read()):
+                for param, value in zip(params, values):
+                    known = read.setdefault(param, {})
+                    known[name] = value + (0 if name.startswith("zero ") else known.get(name, 0))
         return {param: ParamUpdates(param, each) for param, each in read.items()}
 
     def lost_decay(self):
