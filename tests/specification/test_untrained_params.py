@@ -10,6 +10,7 @@ from helpers.networks import initialize, session_of, settings_at
 from helpers.pairing import paired
 
 from ampcompat import amp
+from ampcompat.support.torch_compat import module_registrations
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
 #: Losses are multiplied by this, so that half gradients of a scale of 2**16 are in the range of half.
@@ -160,3 +161,26 @@ def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_th
             group["params"] = params
             backward(setting, model, optimizers)
             assert_true(setting, model, 1)
+
+
+@pytest.mark.parametrize("how", ["layer", "param"])
+@settings_at(*LEVELS)
+def test_those_of_a_layer_that_was_replaced_or_added_later_are_true_too(setting, how):
+    if not module_registrations.have_hooks():
+        pytest.skip("this torch has no hooks on the registration of params")
+    with session_of(setting):
+        model, optimizers = make(setting)
+        backward(setting, model, optimizers)
+        dtype = model[0].weight.dtype
+        if how == "layer":
+            model[0] = torch.nn.Linear(4, 4).to(dtype)
+        else:
+            model[0].weight = torch.nn.Parameter(model[0].weight.detach().clone())
+        params = list(model[0].parameters())
+        for param in params:
+            param.grad = None
+        backward(setting, model, optimizers)
+        expected = torch.autograd.grad(loss_of(setting, model), params)
+        for param, wanted in zip(params, expected):
+            difference = (param.grad.double() - wanted.double()).abs().max()
+            assert difference <= 8 * torch.finfo(setting.low).eps * wanted.double().abs().max() + 2.0**-24

@@ -13,6 +13,7 @@ from ...errors import AmpTypeError
 from ...support import swapped_tensors
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
+from ...support.torch_compat import module_registrations
 from ...support.torch_compat.thread_blocks import end_thread_blocks
 from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
@@ -133,6 +134,7 @@ class Session:
         preparation.make_known()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
+            module_registrations.watch(self._forget_untrained, self.patches)
         self.process_casts.add_models(policy.dtypes if policy.casts_model else None, preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration

@@ -18,8 +18,9 @@ from ..loss_scaling.loss_scaler import is_same
 class UntrainedParams:
     """The params of a configuration's models that no optimizer has, and the passes that are open.
 
-    The list is made anew when a model or an optimizer was added, a model was freed, or ``param_groups`` have changed. A
-    weak reference to each param would keep ``torch.utils.swap_tensors`` from exchanging it.
+    The list is made anew when a model or an optimizer was added, a model was freed, ``param_groups`` have changed, or
+    any module has got a param or a submodule (torch 2.0). A weak reference to each param would keep
+    ``torch.utils.swap_tensors`` from exchanging it.
     """
 
     def __init__(self):
