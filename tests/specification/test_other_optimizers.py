@@ -157,3 +157,17 @@ def test_one_warning_names_the_line_where_it_steps_on_half_weights(setting):
                     other.step()
         assert len(warned) == 1
         assert "SGD.step()" in str(warned[0].message) and "test_other_optimizers.py" in str(warned[0].message)
+
+
+@every_level
+def test_one_without_params_in_its_groups_does_no_harm(setting):
+    with session_of(setting):
+        model, center_loss = make()
+        optimizer, emptied, unmade = (
+            sgd(model.parameters()),
+            sgd(center_loss.parameters()),
+            sgd(center_loss.parameters()),
+        )
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        del emptied.param_groups[0]["params"], unmade.param_groups
+        loops.step(center_loss(model(torch.tensor(BATCH))), optimizer)

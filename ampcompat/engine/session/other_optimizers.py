@@ -42,17 +42,17 @@ class OtherOptimizers:
 
         patches.set(torch.optim.Optimizer, "__init__", noted)
         for each in gc.get_objects():
-            if issubclass(type(each), torch.optim.Optimizer) and "param_groups" in vars(each):
+            if issubclass(type(each), torch.optim.Optimizer):
                 self._all.add(each)
 
     def reached_params(self):
         """Return the params of the optimizers that scaled passes reach, a list for each of their groups."""
-        return [group["params"] for each in self._reached if record_of(each) is None for group in each.param_groups]
+        return [params for each in self._reached if record_of(each) is None for params in _params_of(each)]
 
     def before_pass(self):
         """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far."""
         owners = [each for each in self._all if record_of(each) is None and each not in self._reached]
-        params = list(chain.from_iterable([group["params"] for each in owners for group in each.param_groups]))
+        params = list(chain.from_iterable([params for each in owners for params in _params_of(each)]))
         return (owners, params) + _state_of(params)
 
     def end_pass(self, before, loss, scale, trained):
@@ -67,7 +67,7 @@ class OtherOptimizers:
             return
         leaves, trained = leaves_of(loss), trained()
         for owner in owners:
-            ids = {id(param) for group in owner.param_groups for param in group["params"]}
+            ids = set(map(id, chain.from_iterable(_params_of(owner))))
             if ids <= trained or ids & leaves - trained:
                 self._reached.add(owner)
         reached = {id(param) for param in chain.from_iterable(self.reached_params())} & leaves - trained
@@ -75,6 +75,11 @@ class OtherOptimizers:
         if gradients:
             with grad_enabled(False):
                 tensor_lists.multiply_(tensor_lists.grouped(gradients), 1.0 / scale)
+
+
+def _params_of(optimizer):
+    # Any optimizer of the process: one may be half made, or emptied by what was made of it.
+    return [group["params"] for group in vars(optimizer).get("param_groups", ()) if "params" in group]
 
 
 def _state_of(params):
