@@ -142,7 +142,7 @@ def _of_scripts(report, rows):
         if verdict.kind == ACCEPTED:
             losses, share = "losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends)))
             variation = max(each.variation for each in ends)
-            seeds = percent(variation) if variation else "no more than the losses scatter"
+            seeds = percent(variation) if variation else "less than batches do"
             if any(each.signed < -each.allowed for each in ends):
                 found.append(f"{row.level} ends lower than {name}: {losses} by {share}, seeds differ by {seeds}.")
             else:

@@ -271,7 +271,7 @@ def _accepted_text(end):
 def seeds_differ(difference):
     """Return by how much the seeds of a difference with a control differ, as text."""
     variation = difference.variation
-    return f"seeds differ by {percent(variation)}" if variation else "seeds differ by no more than the losses scatter"
+    return f"seeds differ by {percent(variation)}" if variation else "seeds differ by less than batches do"
 
 
 def _told(difference):
