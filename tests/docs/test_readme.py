@@ -1,4 +1,4 @@
-"""The README: its commands run, its links lead somewhere, its figures are those of RESULTS.md. The first script too."""
+"""The README: its commands run, its links lead somewhere, its figures are those of RESULTS.md."""
 
 import importlib.util
 import os
@@ -7,13 +7,9 @@ import shutil
 import sys
 
 import pytest
-import torch
-from helpers import forked
-from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
 
 from ampcompat.cli import main
-from ampcompat.launch.forced_levels.forced_level import is_supported
 
 
 def read(*path):
@@ -40,31 +36,6 @@ def module_of(*path):
     finally:
         sys.path.remove(os.path.dirname(file))
     return module
-
-
-@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
-@pytest.mark.parametrize(
-    "page",
-    [
-        "apex_scripts.md",
-        pytest.param(
-            "scripts_without_apex.md",
-            marks=pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1"),
-        ),
-    ],
-)
-def test_the_first_script_runs_by_its_commands_and_prints_what_they_show(page, tmp_path):
-    text = read("docs", page)
-    (script,), (console,) = blocks(text, "py"), blocks(text, "console")
-    (tmp_path / "train.py").write_text(script)
-    for shown in console.split("$ ampcompat ")[1:]:
-        typed, *output = shown.splitlines()
-        command, *arguments, script = typed.split()
-        assert (command, script) == ("run", "train.py")
-        done = forked.run(forked.command, *(arguments + [tmp_path / script]))
-        assert done.returncode == 0, done.stderr
-        for line in output:
-            assert line.replace("…", "") in done.stdout
 
 
 @pytest.mark.parametrize("name", ["optimizers_tried", "models_tried"])

@@ -1,0 +1,59 @@
+"""The commands at the top of a page print what the page shows. ``train.py`` is the first script of the page."""
+
+import os
+import re
+import runpy
+import shutil
+
+import pytest
+import torch
+from helpers import forked
+from helpers.half_kernels import trains_in
+from helpers.processes import ROOT
+
+from ampcompat.cli import main
+from ampcompat.launch.forced_levels.forced_level import is_supported
+
+needs_forced_levels = pytest.mark.skipif(not is_supported(), reason="forced levels need torch 2.1")
+PAGES = [
+    "apex_scripts.md",
+    "differences.md",
+    "mmcv.md",
+    pytest.param("levels.md", marks=needs_forced_levels),
+    pytest.param("scripts_without_apex.md", marks=needs_forced_levels),
+]
+
+
+def first_block(text, kind):
+    return re.search(rf"^```(?:{kind})\n(.*?)^```", text, re.DOTALL | re.MULTILINE).group(1)
+
+
+def do(folder, program, *arguments):
+    """Do in a folder what a command of a page does."""
+    os.chdir(folder)
+    if program == "python":
+        runpy.run_path(arguments[0], run_name="__main__")
+    elif arguments[0] == "run":
+        forked.command(*arguments[1:])
+    else:
+        main(list(arguments))
+
+
+def without_digits(line):
+    """Return a line without the digits of one machine, the widths of a table and what is left out."""
+    return re.sub(r"\s+", " ", re.sub(r"[0-9.]+", "0", line.replace("…", ""))).strip()
+
+
+@pytest.mark.skipif(not trains_in(torch.float16), reason="this torch cannot train in float16 on a CPU")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_first_commands_of_a_page_print_what_it_shows(page, tmp_path):
+    with open(os.path.join(ROOT, "docs", page), encoding="utf-8") as file:
+        text = file.read()
+    (tmp_path / "train.py").write_text(first_block(text, "py|python"))
+    shutil.copy(os.path.join(ROOT, "examples", "char_transformer.py"), str(tmp_path))
+    for shown in first_block(text, "console").split("$ ")[1:]:
+        typed, *output = shown.splitlines()
+        done = forked.run(do, str(tmp_path), *typed.split(), env=dict(os.environ, COLUMNS="100"))
+        assert done.returncode == 0, done.stderr
+        printed = without_digits(done.stdout)
+        assert [line for line in output if without_digits(line) not in printed] == []
