@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers.threads import in_threads
 
+from ampcompat.support import tensor_lists
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.unversioned_writes import WrittenMemory
 
@@ -136,6 +137,16 @@ def test_a_tensor_is_followed_to_its_new_memory(written, param):
     written.clear([param])
     param.detach().numpy()[...] = 2
     assert param in written
+
+
+@pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="this torch has no default device")
+def test_under_a_function_mode_scripts_are_noted_and_what_ampcompat_reads_is_not(written, param):
+    with torch.device("cpu"):
+        tensor_lists.data_of(param)
+        tensor_lists.set_data(param, torch.zeros(2, 3))
+        assert param not in written
+        param.data.fill_(2.0)
+        assert param in written
 
 
 def test_writes_of_a_paused_thread_are_not_noted(written, param):

@@ -126,7 +126,7 @@ class WrittenMemory:
                 self._alias_made(tensor, array)
                 return array
 
-            patches.set(_Tensor, "data", property(get_data, set_data, data.__delete__, data.__doc__))
+            patches.set(_Tensor, "data", _Data(data, get_data, set_data))
             patches.set(_Tensor, "numpy", numpy_and_note)
             swapped_tensors.allow(patches)
 
@@ -254,6 +254,17 @@ class WrittenMemory:
     def resumed(self):
         """Return a context manager that notes again within ``paused``, for a closure called by a step."""
         return self._resumed
+
+
+class _Data(property):
+    """``Tensor.data`` with functions that note; what torch gives to function modes and subclasses are its own.
+
+    Torch looks both up in the property whenever a mode is active, also where ampcompat reads and sets data unnoted.
+    """
+
+    def __init__(self, data, get_data, set_data):
+        super().__init__(get_data, set_data, data.__delete__, data.__doc__)
+        self.__get__, self.__set__ = data.__get__, data.__set__
 
 
 class _Switched:

@@ -48,14 +48,25 @@ def test_checkpoints_save_and_load_the_masters_of_an_added_group(setting):
 @with_masters
 def test_what_is_written_to_a_param_of_an_added_group_stays(setting):
     with session_of(setting):
-        model = torch.nn.ModuleList([torch.nn.BatchNorm1d(2), Product(1.0)]).to(setting.high)
-        optimizer = torch.optim.SGD(model[0].parameters(), lr=0.0)  # none of these params has a master
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        optimizer.add_param_group({"params": list(model[1].parameters())})
-        step(setting, model[1:], optimizer)
-        model[1].b.data.fill_(3.0)
-        step(setting, model[1:], optimizer)
-        assert model[1].b.tolist() == [3.0, 3.0]
+        write_and_step(setting)
+
+
+@with_masters
+@pytest.mark.skipif(not hasattr(torch, "set_default_device"), reason="this torch has no default device")
+def test_what_is_written_stays_under_a_default_device(setting):
+    with session_of(setting), torch.device("cpu"):  # a function mode
+        write_and_step(setting)
+
+
+def write_and_step(setting):
+    model = torch.nn.ModuleList([torch.nn.BatchNorm1d(2), Product(1.0)]).to(setting.high)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.0)  # none of these params has a master
+    initialize(setting, model, optimizer, loss_scale=128.0)
+    optimizer.add_param_group({"params": list(model[1].parameters())})
+    step(setting, model[1:], optimizer)
+    model[1].b.data.fill_(3.0)
+    step(setting, model[1:], optimizer)
+    assert model[1].b.tolist() == [3.0, 3.0]
 
 
 @with_masters
