@@ -197,3 +197,16 @@ def test_an_optimizer_with_params_that_no_model_has_may_come_again(setting):
         initialize(setting, model, optimizer, loss_scale=8.0)
         initialize(setting, model, optimizer, loss_scale=8.0)
         train_step(model, optimizer, make_batch(setting))
+
+
+@cast_weights
+def test_params_of_a_parametrization_that_was_added_later_are_saved_in_float32(setting):
+    if not hasattr(torch.nn.utils, "parametrize"):
+        pytest.skip("this torch has no parametrizations")
+    with session_of(setting):
+        model, optimizer = begin(setting)
+        expected = model.state_dict()["3.weight"].clone()
+        torch.nn.utils.parametrize.register_parametrization(model[3], "weight", torch.nn.Identity())
+        state = model.state_dict()
+        assert all([value.dtype is setting.high for value in state.values() if value.is_floating_point()])
+        assert torch.equal(state["3.parametrizations.weight.original"], expected), "with the bits of the master"

@@ -86,7 +86,11 @@ class O2StateDictHook:
         return functools.partial(self.params.__setitem__, id(param), param)
 
     def __call__(self, module, state_dict, prefix, local_metadata):
-        """Replace the module's own entries in ``state_dict`` that are tensors."""
+        """Replace the module's own entries in ``state_dict`` that are tensors, and those of submodules without hook.
+
+        A script may have added these since: ``torch.nn.utils.parametrize`` makes some, with params of the dtype that
+        the module has.
+        """
         self.masters.show_written()
         buffers = vars(module).get(WIDE_BUFFERS)
         named = list(module._parameters.items()) + list(module._buffers.items())
@@ -100,6 +104,9 @@ class O2StateDictHook:
                     tied = self._widened(owned, value) if wide is None else wide.to(self.dtype)
                 state_dict[key] = tied
                 self._names[id(owned)] = key
+        for name, child in module._modules.items():
+            if child is not None and _hook_of(child, self.masters) is None:
+                self(child, state_dict, prefix + name + ".", local_metadata)
         return state_dict
 
     def _tied(self, state_dict, owned, value):
