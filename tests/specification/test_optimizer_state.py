@@ -120,6 +120,22 @@ def test_state_is_made_again_by_its_type_as_a_default_dict_is(setting):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 9), reason="dicts have | since Python 3.9")
+@each_setting
+def test_trees_contain_the_state(setting):
+    trees = getattr(torch.utils, "_pytree", None)
+    if not hasattr(trees, "register_pytree_node"):
+        pytest.skip("this torch lets no class be registered")
+    with session_of(setting):
+        model, optimizer = made(setting)
+        step(model, optimizer)
+        before = [value.clone() for value in optimizer.state[model.weight].values()]
+        doubled = trees.tree_map(lambda value: value * 2, optimizer.state)
+        assert all(map(torch.equal, trees.tree_leaves(doubled)[: len(before)], [value * 2 for value in before]))
+        optimizer.state = doubled
+        step(model, optimizer)
+        assert float(optimizer.state[model.weight]["step"]) == 3
+
+
 @with_masters
 def test_unions_with_the_state_are_read_by_params(setting):
     with session_of(setting):

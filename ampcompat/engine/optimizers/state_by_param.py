@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import MutableMapping
 
+from ...support.torch_compat import trees
+
 
 class StateByParam(defaultdict):
     """The state of an optimizer; a half param means its master. Deep copies and pickles are plain dicts.
@@ -81,6 +83,13 @@ class StateByParam(defaultdict):
 
     def __reduce__(self):
         return self.plain().__reduce__() if self.default_factory else (dict, (), None, None, iter(self.items()))
+
+
+trees.register(
+    StateByParam,
+    lambda state: (list(state.values()), (state.default_factory, list(state))),
+    lambda values, context: defaultdict(context[0], zip(context[1], values)),
+)
 
 
 def read_by_param(optimizer, master_of):

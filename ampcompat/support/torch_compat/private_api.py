@@ -147,7 +147,8 @@ _MODES = (
     )
 )
 _MODULES = (
-    _rows("torch.nn.Module()", "_parameters _buffers _modules _forward_pre_hooks", "a module's own entries", BROKEN)
+    _rows("torch.utils._pytree", "register_pytree_node", "tree_map maps optimizer.state", "it is a leaf", "2.2.2")
+    + _rows("torch.nn.Module()", "_parameters _buffers _modules _forward_pre_hooks", "a module's own entries", BROKEN)
     + _rows("torch.nn.Module", "_register_state_dict_hook", "float32 checkpoints at O2", BROKEN)
     + _rows("torch.nn.Module", "_register_load_state_dict_pre_hook", "masters follow a loaded checkpoint", BROKEN)
     + _rows("torch.nn.Module()", "_state_dict_hooks", "which modules have that hook already", BROKEN)
