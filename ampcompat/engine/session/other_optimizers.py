@@ -3,7 +3,7 @@
 import functools
 import gc
 import operator
-from itertools import chain
+from itertools import chain, compress
 
 import torch
 
@@ -41,9 +41,11 @@ class OtherOptimizers:
             self._all.add(optimizer)
 
         patches.set(torch.optim.Optimizer, "__init__", noted)
-        for each in gc.get_objects():
-            if issubclass(type(each), torch.optim.Optimizer):
-                self._all.add(each)
+        objects = gc.get_objects()
+        kinds = list(map(type, objects))  # without a Python call per object: there are many
+        wanted = {kind for kind in set(kinds) if issubclass(kind, torch.optim.Optimizer)}
+        for each in compress(objects, map(wanted.__contains__, kinds)):
+            self._all.add(each)
 
     def reached_params(self):
         """Return the params of the optimizers that scaled passes reach, a list for each of their groups."""
