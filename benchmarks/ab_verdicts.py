@@ -24,6 +24,7 @@ RATE = 0.2
 HEALTHY = (verdict.ACCEPTED, verdict.NOT_JUDGED)
 BAD = (verdict.REJECTED, verdict.NOT_JUDGED)
 UNKNOWN = (verdict.NOT_JUDGED,)
+ANYTHING = (verdict.ACCEPTED, verdict.REJECTED, verdict.NOT_JUDGED)
 
 #: kind -> what may be said of it.
 TRUTHS = {
@@ -49,6 +50,7 @@ ends 30 % worse, bursts of noise
 rises twice as far as the baseline
 nan from the first step""".splitlines()[1:], BAD),
     **dict.fromkeys(("baseline itself broken", "unseeded data", "very short run"), UNKNOWN),
+    "falls behind, 1.5 % so far": ANYTHING,
 }  # fmt: skip
 
 #: Kinds that are simulated only.
@@ -181,6 +183,8 @@ def faulty(kind, value, progress, shape, is_spike, is_baseline):
         value *= 1 + 0.3 * min(1.0, 3 * progress)
     if kind == "drifts slowly":
         value *= 1 + 0.3 * progress
+    if kind.startswith("falls behind"):
+        value *= 1 + 0.017 * progress**2
     if kind == "nan from the first step":
         value = math.nan
     if kind == "baseline itself broken":
@@ -253,7 +257,8 @@ class Training:
         """Return the variance of the labels' noise as a multiple of its usual one; the loss cannot fall below it."""
         if is_faulty and self.kind.startswith("ends 5 % worse"):
             return 1.08  # the loss ends about 5 % higher
-        return 1 + 0.3 * step / 150 if is_faulty and self.kind == "drifts slowly" else 1.0
+        growth = {"drifts slowly": 0.3 * step / 150, "falls behind, 1.5 % so far": 0.025 * (step / 150) ** 2}
+        return 1 + growth.get(self.kind, 0.0) if is_faulty else 1.0
 
     def _loss(self, model, task, step, is_faulty):
         import torch

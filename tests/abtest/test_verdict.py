@@ -100,6 +100,20 @@ def test_three_seeds_give_a_confidence_interval():
     assert t_quantile(2) == 4.303 and t_quantile(100) == pytest.approx(1.984, abs=2e-3)
 
 
+@pytest.mark.parametrize("power, kind", [(2, NOT_JUDGED), (0, ACCEPTED)])
+def test_a_difference_that_is_allowed_is_not_accepted_while_it_grows(power, kind):
+    behind = [loss * (1 + 0.017 * (step / 100) ** power) for step, loss in enumerate(curve())]
+    found = judge(report_with(O1=run_with(behind)))["O1"]
+    assert found.kind == kind and found.end.value < 0.02
+    assert ("it grows, and may exceed the 2 % that are allowed: train twice as long" in found.text) == bool(power)
+
+
+def test_a_difference_that_shrinks_or_a_loss_that_is_lower_does_not_grow():
+    catches_up = [loss * (1.05 - 0.04 * step / 100) for step, loss in enumerate(curve())]
+    ahead = [loss * (1 - 0.017 * (step / 100) ** 2) for step, loss in enumerate(curve())]
+    assert [kind_of(run_with(losses)) for losses in (catches_up, ahead)] == [ACCEPTED, ACCEPTED]
+
+
 @pytest.mark.parametrize(
     "run, says",
     [

@@ -36,7 +36,8 @@ class Difference:
 
     ``name``: of the series; ``series``: its display name. ``gap``: the absolute difference in the last window, not as a
     share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: the
-    contribution of the scatter of losses within a window to D. ``is_rejected``, ``is_accepted``: see ``verdict``.
+    contribution of the scatter of losses within a window to D. ``grows``, ``is_rejected``, ``is_accepted``: see
+    ``verdict``.
     """
 
     name: tuple
@@ -51,6 +52,7 @@ class Difference:
     pairs: int
     apart: float
     noise: float
+    grows: bool
     is_rejected: bool
     is_accepted: bool
 
@@ -116,14 +118,30 @@ def _difference(name, series, what, pairs, control, tolerance, one_sided):
         is_rejected = value - uncertainty > allowed
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
     steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
+    grows = is_end and one_sided and _grows(pairs, allowed)
     noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
     noise = max(noise, _wander(late) if is_end else 0.0)
     unknown = min(NOISE_ERRORS * noise, _apart(control))
     negligible = max(allowed, NEGLIGIBLE * (variation or 0.0))
-    is_accepted = not steady and (value <= negligible or value <= unknown <= MAX_NOISE)
+    is_accepted = not (steady or grows) and (value <= negligible or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
-    rest = (len(values), _apart(control), noise, is_rejected, is_accepted)
+    rest = (len(values), _apart(control), noise, grows, is_rejected, is_accepted)
     return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
+
+
+def _grows(pairs, allowed):
+    """Return whether delta, the mean over pairs, exceeds ``allowed`` in twice as many updates if its trend continues.
+
+    The windows are those of the second half, so that this is twice their number after the last one. The 95 % interval
+    of their mean must lie above 0.
+    """
+    deltas = [mean(window.delta for window in windows) for windows in zip(*pairs)]
+    if len(deltas) < 3 or not all(map(math.isfinite, deltas)) or mean(deltas) <= half_width(deltas):
+        return False
+    centre = (len(deltas) - 1) / 2
+    slope = sum((place - centre) * delta for place, delta in enumerate(deltas))
+    slope /= sum((place - centre) ** 2 for place in range(len(deltas)))
+    return deltas[-1] + 2 * len(deltas) * slope > allowed
 
 
 def _noise(pairs):

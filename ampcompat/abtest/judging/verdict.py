@@ -15,12 +15,15 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 varies between the windows of the second half), at most the root mean square of delta over the pairs
                 of baseline runs
 
-    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady
+    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady or
+                grows
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
 A difference is steady if, over the windows of the second half, the 95 % t interval of the mean of delta lies above the
-2 or 5 %: rounding moves a curve up and down.
+2 or 5 %: rounding moves a curve up and down. The difference at the end grows if lower is better, this interval lies
+above 0, and delta would exceed A in twice as many updates, along a straight line through these windows: updates that
+half weights lose, for one, cost little at first.
 
 Before that, a level is rejected if it failed, if its loss is not finite for 20 steps in a row or until the end, or if
 more than a tenth of its steps were skipped, some of them after the first 25. It is not judged if there is no control,
@@ -249,6 +252,8 @@ def _kind_and_text(differences):
 
 def _missing(difference):
     """Return what is missing to judge a difference."""
+    if difference.grows and difference.value <= difference.allowed:
+        return f"it grows, and may exceed the {percent(difference.allowed)} that are allowed: train twice as long"
     if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
         text = (
             "it is only known to \u00b1 {}, because the losses of a window scatter; train longer, or with larger "
