@@ -8,6 +8,8 @@ import time
 import warnings
 import zipfile
 
+from packaging.version import Version
+
 from ..abtest.report import renderer
 from . import report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
@@ -130,6 +132,7 @@ def checked_command(parser, options):
     _check_outputs(parser, options)
     _set_jobs(parser, options)
     if options.find_keep_fp32:
+        _check_forecast(parser)
         options.levels = [options.find_keep_fp32]
     report_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
@@ -168,6 +171,21 @@ def _check_environment(parser):
         )
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH from the script")
+
+
+def _check_forecast(parser):
+    """Exit if the installed torch, which is not imported here, is too old for the forecast that begins a search."""
+    told = "--find-keep-fp32 starts from a forecast, which needs torch 2.1 or newer; this is {}"
+    if sys.version_info < (3, 8):  # without ``importlib.metadata``
+        parser.error(told.format("Python 3.7, for which there is none"))
+    from importlib import metadata
+
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:  # not installed as a package: the forecast itself says what is wrong
+        return
+    if Version(version).release < (2, 1):
+        parser.error(told.format(version))
 
 
 def _check_outputs(parser, options):

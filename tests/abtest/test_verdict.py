@@ -12,6 +12,7 @@ from ampcompat.abtest.judging.level_differences import t_quantile
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
 from ampcompat.abtest.number_format import number
+from ampcompat.abtest.report_data import Finding
 
 
 def run_with(losses, seconds=1.0, status="ok", skipped=(), peak=None, **others):
@@ -330,6 +331,20 @@ def test_a_level_whose_loss_is_nan_ends_at_nan_and_the_table_says_since_when():
     (row,) = [line for line in lines if line.startswith("O3 ")]
     assert "nan" in row and "O3: its loss is nan from step 1 on" in lines
     assert not [line for line in lines if "O3: rejected: " in line]
+
+
+@pytest.mark.parametrize(
+    "run, says",
+    [
+        (run_with([math.nan] * 4, findings=[Finding(0, "inf in layer up.")]), "step 0, O2: inf in layer up."),
+        (run_with(curve()[:4], skipped=range(4), findings=[Finding(0, "inf in up.")]), "step 0, O2: inf in up."),
+        (run_with([math.nan] * 4), "O2: `ampcompat forecast t.py --lr 1` finds the layers that must stay float32."),
+    ],
+)
+def test_of_few_steps_too_the_report_names_the_layer_or_the_command_that_finds_it(run, says):
+    report = report_with(run_with(curve()[:4]), O2=run)
+    report.environment["script"] = "t.py --lr 1"
+    assert says in to_text(report).splitlines()
 
 
 def test_of_several_losses_the_one_that_is_nan_is_named():

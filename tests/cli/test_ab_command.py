@@ -349,3 +349,30 @@ def test_a_module_runs_from_the_current_folder(script, capsys, monkeypatch, tmp_
     monkeypatch.chdir(tmp_path)
     subprocess_child.run_script(["-m", "module_of_ab", "x"])
     assert capsys.readouterr().out == "__main__ ['x'] module_of_ab\n"
+
+
+OVERFLOWS = """
+import torch
+from apex import amp
+
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+torch.nn.init.constant_(model[0].bias, 6e4)
+torch.nn.init.constant_(model[1].weight, 2.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+for _ in range(4):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(precision.IS_STAND_IN, reason="the stand-in for float16 does not overflow")
+def test_of_four_steps_the_report_names_the_layer_that_overflows_and_the_command_of_the_user(script):
+    options = ("--levels", "O0,O2,O3", "--no-control", "--steps", "4", "--timing-steps", "0")
+    done = python(*AB, *options, script(OVERFLOWS), "7")  # in a forked process, the command would be that of the tests
+    printed = " ".join(done.stdout.split())
+    assert "O2: every one of its 4 steps was skipped" in printed and "O3: its loss is nan from step 0 on" in printed
+    assert "step 0, O2 O3: The loss was inf before scaling. In the forward pass inf came first from module 1" in printed
+    assert "script.py 7` finds which" in printed

@@ -6,6 +6,7 @@ So is one that would write over a file that it reads, or two results into one fi
 import importlib.util
 import os
 import shlex
+import sys
 
 import pytest
 from helpers.made_reports import good_report
@@ -184,6 +185,17 @@ def test_a_wrong_command_line_is_one_line_and_changes_no_file(folder, error_line
     prefix = "ampcompat: error: " if (command, says) in NO_COMMAND else f"ampcompat {name}: error: "
     assert line.startswith(prefix) and says in line
     assert contents(folder) == before
+
+
+@pytest.mark.skipif(sys.version_info < (3, 8), reason="importlib.metadata is of Python 3.8")
+def test_a_search_for_layers_with_a_torch_without_forecasts_is_refused_before_the_first_run(
+    folder, error_line, monkeypatch
+):
+    from importlib import metadata
+
+    monkeypatch.setattr(metadata, "version", {"torch": "2.0.1+cpu"}.__getitem__)
+    line = error_line("ab", "--find-keep-fp32", "O2", "t.py")
+    assert "starts from a forecast, which needs torch 2.1 or newer; this is 2.0.1+cpu" in line
 
 
 def test_a_result_of_an_earlier_check_is_replaced(folder):

@@ -109,14 +109,27 @@ def _faults(report):
 
 
 def _first_causes(report):
-    """Return why the loss of a level is not finite from some step on: its finding there, with what to try."""
-    starts = {level: nonfinite_starts(run).values() for level, run in report.runs.items()}
-    late = {
-        level: [each for each in report.runs[level].findings if each.step >= min(steps)][:1]
-        for level, steps in starts.items()
-        if steps
+    """Return why losses are not finite, or steps skipped: the first finding, or the command that finds the layers."""
+    starts = {level: _fault_start(run) for level, run in report.runs.items()}
+    found = {
+        level: [each for each in report.runs[level].findings if each.step >= start][:1]
+        for level, start in starts.items()
+        if start is not None
     }
-    return _causes(late)
+    unknown = [level for level, findings in found.items() if not findings and level != report.baseline]
+    script = report.environment.get("script")
+    if not unknown or not script or are_scripts(report):
+        return _causes(found)
+    told = f"{', '.join(unknown)}: `ampcompat forecast {script}` finds the layers that must stay float32."
+    return _causes(found) + [told]
+
+
+def _fault_start(run):
+    """Return the step from which a loss is not finite, or the first skipped one if the run fails by those, or None."""
+    starts = nonfinite_starts(run).values()
+    if starts or run.status == "failed" or failure(run) is None:
+        return min(starts, default=None)
+    return min(run.skipped, default=None)
 
 
 def _overflows(report):

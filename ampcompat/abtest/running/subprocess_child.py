@@ -53,6 +53,7 @@ def _record(task, recorder):
     options = forced_run.RunOptions(**task["options"])
     recorded = forced_run.recorded_at(task["opt_level"], recorder, options, task["checkpoints"])
     with PatchStack() as patches, recorded, forced(task["opt_level"]):
+        patches.set(sys, "argv", list(task["command"]))  # what is found after the script's end names it, too
         seeding.shift_seeds(task["repeat"], patches)
         end_process = functools.partial(_end_process, recorder)
         spawned_ranks.run_first_rank_here(patches, task["seed"], task["repeat"], end_process)
