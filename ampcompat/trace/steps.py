@@ -17,14 +17,17 @@ from ..support.torch_compat import step_hooks
 
 def watch_optimizers(patches, made):
     """Call ``made(optimizer)`` after each optimizer of torch.optim, or of a subclass, is made."""
-    make = torch.optim.Optimizer.__init__
 
-    @functools.wraps(make)
-    def watched(optimizer, *args, **kwargs):
-        make(optimizer, *args, **kwargs)
-        made(optimizer)
+    def watching(make):
+        @functools.wraps(make)
+        def watched(optimizer, *args, **kwargs):
+            make(optimizer, *args, **kwargs)
+            made(optimizer)
 
-    patches.set(torch.optim.Optimizer, "__init__", watched)
+        return watched
+
+    # Not ``set``: sessions that outlive the run replace the attribute meanwhile.
+    patches.redirect(inspect.unwrap(torch.optim.Optimizer.__init__), watching)
 
 
 def watch_backward(patches, called):
@@ -40,8 +43,7 @@ def watch_backward(patches, called):
 
         return watched
 
-    # Not ``set``: sessions that outlive the run replace the attribute meanwhile.
-    patches.redirect(torch.autograd.backward, watching)
+    patches.redirect(torch.autograd.backward, watching)  # not ``set``, for the same reason
 
 
 def watch_scripting(patches, before, after=None):

@@ -53,7 +53,10 @@ class OtherOptimizers:
 
     def before_pass(self):
         """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far."""
-        owners = [each for each in self._all if record_of(each) is None and each not in self._reached]
+        reached = list(
+            self._reached
+        )  # Python 3.7 makes a TypeError of what is raised while ``in`` looks for ``__iter__``
+        owners = [each for each in self._all if record_of(each) is None and each not in reached]
         params = list(chain.from_iterable([params for each in owners for params in _params_of(each)]))
         return (owners, params) + _state_of(params)
 
