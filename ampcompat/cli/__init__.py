@@ -17,20 +17,20 @@ from .argument_parser import INTERRUPTED, CommandParser
 #: command -> (its module here, without ``_command``; what it does). The module has a function of the
 #: command's name: ``run(arguments) -> exit code``.
 COMMANDS = {
-    "run": ("run", "run a script written for Apex, unmodified"),
-    "check": ("check", "check whether a code base written for Apex runs unchanged"),
+    "run": ("run", "run a script for Apex, unchanged; with --opt-level any script, at that level"),
+    "ab": ("ab", "run a script once per opt level and compare the levels"),
+    "check": ("check", "say, without running it, whether a code base runs unchanged, and what will not work"),
+    "audit": ("audit", "run a script as it is, and say what its precision does to its training"),
+    "forecast": ("forecast", "predict from one float32 run which opt levels work, and with which layers in float32"),
+    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch size"),
     "migrate": ("migrate", "rewrite a script for Apex to torch.autocast and GradScaler"),
     "checkpoint": ("checkpoint", "describe the contents of a checkpoint file, and convert it"),
-    "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch size"),
-    "ab": ("ab", "run a script once per opt level and compare the levels"),
-    "forecast": ("forecast", "predict from one float32 run which opt levels work, and with which layers in float32"),
-    "audit": ("audit", "run a script as it is, and say what its precision does to its training"),
-    "planned": ("ab", "do one run of a folder of `ab --plan`"),
     "report": ("report", "show reports of `ab --json` as tables, an HTML page or an image"),
-    "install": ("install", "make `import apex` import ampcompat in this Python environment"),
-    "uninstall": ("install", "undo `install`"),
+    "planned": ("ab", "do one run of a folder of `ab --plan`"),
     "selftest": ("selftest", "check ampcompat with this torch on this machine's device"),
     "info": ("info", "print what the installed torch supports, and which functions O1 and O4 cast"),
+    "install": ("install", "make `import apex` import ampcompat in this Python environment"),
+    "uninstall": ("install", "undo `install`"),
 }
 
 

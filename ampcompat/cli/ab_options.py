@@ -47,8 +47,14 @@ def new_parser():
     )
     add = parser.add_argument
     _add_row_options(add)
-    add("--steps", type=whole_number(1), metavar="N", help="end each run after N optimizer steps")
-    add("--repeats", type=whole_number(1), default=1, metavar="K", help="runs per level, each with a different seed")
+    add(
+        "--steps",
+        type=whole_number(1),
+        metavar="N",
+        help="end each run after N optimizer steps; default: the whole training",
+    )
+    repeats = "runs per level, each with a different seed; default: 1, and a second one of the baseline"
+    add("--repeats", type=whole_number(1), default=1, metavar="K", help=repeats)
     control = "do not train the baseline with a second seed: faster, but no level is judged"
     add("--no-control", dest="control", action="store_false", help=control)
     add("--details", action="store_true", help="print everything: loss scales, memory by kind, overflows")
@@ -94,11 +100,11 @@ def _numbers(text):
 
 
 def _add_row_options(add):
-    levels = "default: O0,O1,O2,O3; with --variant none"
+    levels = "the levels to run; default: O0,O1,O2,O3, or none beside --variant"
     add("--levels", type=_levels, metavar="O0,O1,…", help=levels)
     baseline = (
-        "a level or variant to compare the others with, or none: the unchanged script; default: O0 for a script that "
-        "calls amp.initialize, else none"
+        "the level or variant that the others are compared with, or unchanged: the script as it is; default: O0 for a "
+        "script that calls amp.initialize, else unchanged"
     )
     add("--baseline", metavar="NAME", help=baseline)
     variant = (

@@ -48,7 +48,7 @@ def _parser():
     parser.add_output("--html", metavar="FILE", help="write the audit as an HTML page")
     fail = "exit code 1 if something is wrong (the default), if there is as much as a note, or never"
     parser.add_argument("--fail-on", choices=("wrong", "note", "never"), default="wrong", help=fail)
-    level = "audit the script at a level, as `ampcompat run` forces it, instead of in its own precision"
+    level = "audit the script at a level, as `ampcompat run --opt-level` trains it, instead of in its own precision"
     parser.add_argument("--opt-level", type=parse_level, metavar="LEVEL", help=level)
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is observed"
     parser.add_argument("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)

@@ -42,7 +42,10 @@ def info(arguments):
     )
     parser.add_argument("--table", action="store_true", help="also print which functions O1 and O4 cast, and how")
     parser.add_argument(
-        "--backend", default="auto", choices=("auto", "native", "patched"), help="print the choice for this --backend"
+        "--backend",
+        default="auto",
+        choices=("auto", "native", "patched"),
+        help="say what this choice of the cast backend means here; default: auto",
     )
     options = parser.parse_args(arguments)
     for line in _feature_lines() + _support_lines() + _backend_lines(options.backend):

@@ -65,7 +65,7 @@ def _parser():
         help="O0 to O5: do not leave amp, but write it, at this level, into a script without Apex",
     )
     parser.add_argument("--write", action="store_true", help="change the file instead of printing a diff")
-    parser.add_output("-o", "--output", metavar="FILE", help="write the new script here; FILE must not exist")
+    parser.add_output("-o", "--output", metavar="FILE", help="write the new script here, if there is no such file yet")
     parser.add_argument("--force", action="store_true", help="let -o replace an existing file")
     parser.add_max_size(LARGEST)
     return parser

@@ -58,7 +58,7 @@ def _parser():
     parser = CommandParser(
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
-        description="Run an unmodified script with ampcompat's apex; with --opt-level, also one without Apex, at that "
+        description="Run an unchanged script that imports apex; with --opt-level, any script that trains, at that "
         "level. Arguments after SCRIPT or MODULE are passed to it.",
     )
     add_training_options(parser)
@@ -69,21 +69,28 @@ def _parser():
 
 def add_script(parser):
     """Add the script or module with its arguments, after all options."""
-    parser.add_argument("-m", nargs=argparse.REMAINDER, dest="module", help="run a module, like python -m")
+    parser.add_argument(
+        "-m", nargs=argparse.REMAINDER, dest="module", help="MODULE [ARGS ...]: run a module, like python -m"
+    )
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="SCRIPT", help="the script and its arguments")
 
 
 def add_training_options(parser):
     """Add the options that change the training of a script."""
     parser.add_argument(
-        "--opt-level", type=parse_level, metavar="LEVEL", help="O0 to O5; overrides the opt_level of the script"
+        "--opt-level",
+        type=parse_level,
+        metavar="LEVEL",
+        help="O0 to O5, instead of the script's own level if it has one",
     )
     parser.add_argument(
         "--backend", choices=BACKENDS, metavar="NAME", help="cast backend of O1 and O4: auto, native or patched"
     )
     layers = "layers that stay float32, such as head,encoder.0; added to those of the script"
     parser.add_argument("--keep-fp32", type=parse_layers, metavar="LAYER,…", help=layers)
-    parser.add_argument("--verbosity", type=whole_number(0), metavar="N", help="0 prints nothing, 1 what Apex prints")
+    parser.add_argument(
+        "--verbosity", type=whole_number(0), metavar="N", help="what amp prints: 0 nothing, 1 what Apex does"
+    )
     parser.add_argument(
         "--dtypes",
         type=parse_dtypes,

@@ -72,7 +72,7 @@ def test_a_wrong_command_line_is_an_exit_code_and_no_traceback_to_the_shell(scri
 
 def test_without_a_command_it_prints_the_help(capsys):
     assert main([]) == 0
-    assert "run a script written for Apex" in capsys.readouterr().out
+    assert "run a script for Apex, unchanged" in capsys.readouterr().out
 
 
 def test_the_launcher_of_apex_runs_as_a_module(script):

@@ -36,7 +36,7 @@ def contents(folder):
 NO_COMMAND = [
     ("t.py --lr 1", "'t.py' is not a command; did you mean: ampcompat run t.py --lr 1\n"),
     ("rnu t.py", "'rnu' is not a command; did you mean: ampcompat run t.py\n"),
-    ("absent.py", "'absent.py' is not a command; choose from run, check, migrate, checkpoint, estimate, ab"),
+    ("absent.py", "'absent.py' is not a command; choose from run, ab, check, audit, forecast, estimate"),
     ("frobnicate", "frobnicate"),
     ("--no-such-option", "--no-such-option"),
     ("--opt-level O1 t.py", "come after it: ampcompat run --opt-level O1 t.py\n"),
