@@ -27,6 +27,10 @@ class WeakList:
         """Remove ``item`` if it is in the list."""
         self._references.pop(id(item), None)
 
+    def __contains__(self, item):
+        reference = self._references.get(id(item))
+        return reference is not None and reference() is item
+
     def __iter__(self):
         references = list(self._references.values())
         return iter([item for reference in references for item in (reference(),) if item is not None])

@@ -119,7 +119,6 @@ def test_state_is_made_again_by_its_type_as_a_default_dict_is(setting):
         assert float(optimizer.state[model.weight]["step"]) == 2 and len(saved_state(optimizer)) == 2
 
 
-@pytest.mark.skipif(sys.version_info < (3, 9), reason="dicts have | since Python 3.9")
 @each_setting
 def test_trees_contain_the_state(setting):
     trees = getattr(torch.utils, "_pytree", None)
@@ -136,6 +135,7 @@ def test_trees_contain_the_state(setting):
         assert float(optimizer.state[model.weight]["step"]) == 3
 
 
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="dicts have | since Python 3.9")
 @with_masters
 def test_unions_with_the_state_are_read_by_params(setting):
     with session_of(setting):

@@ -170,4 +170,6 @@ def test_one_without_params_in_its_groups_does_no_harm(setting):
         )
         initialize(setting, model, optimizer, loss_scale=8.0)
         del emptied.param_groups[0]["params"], unmade.param_groups
+        before = model.weight.detach().clone()
         loops.step(center_loss(model(torch.tensor(BATCH))), optimizer)
+        assert torch.isfinite(model.weight).all() and not torch.equal(model.weight, before)

@@ -249,7 +249,7 @@ def round_after_steps(session, patches):
     def after_step(optimizer, args, kwargs):
         if record_of(optimizer) is None:
             session.masters.show_written()
-            if optimizer not in list(looked_at):
+            if optimizer not in looked_at:
                 looked_at.add(optimizer)
                 _warn_of_half_params(optimizer, session.models)
 

@@ -1,13 +1,13 @@
 """Optimizers that amp did not get: what a scaled pass leaves in their params becomes true gradients, too."""
 
 import functools
-import gc
 import operator
-from itertools import chain, compress
+from itertools import chain
 
 import torch
 
 from ...support import tensor_lists
+from ...support.live_objects import all_objects
 from ...support.tensor_lists import stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.weak_list import WeakList
@@ -41,10 +41,7 @@ class OtherOptimizers:
             self._all.add(optimizer)
 
         patches.set(torch.optim.Optimizer, "__init__", noted)
-        objects = gc.get_objects()
-        kinds = list(map(type, objects))  # without a Python call per object: there are many
-        wanted = {kind for kind in set(kinds) if issubclass(kind, torch.optim.Optimizer)}
-        for each in compress(objects, map(wanted.__contains__, kinds)):
+        for each in all_objects(torch.optim.Optimizer):
             self._all.add(each)
 
     def reached_params(self):
@@ -53,10 +50,7 @@ class OtherOptimizers:
 
     def before_pass(self):
         """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far."""
-        reached = list(
-            self._reached
-        )  # Python 3.7 makes a TypeError of what is raised while ``in`` looks for ``__iter__``
-        owners = [each for each in self._all if record_of(each) is None and each not in reached]
+        owners = [each for each in self._all if record_of(each) is None and each not in self._reached]
         params = list(chain.from_iterable([params for each in owners for params in _params_of(each)]))
         return (owners, params) + _state_of(params)
 

@@ -1,10 +1,10 @@
 """The modules that have the params of an optimizer, and their wrappers."""
 
-import gc
-import itertools
 import sys
 
 import torch
+
+from ...support.live_objects import all_objects
 
 _PARALLEL = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
 
@@ -81,24 +81,6 @@ def _defines_forward(module_class):
 def all_modules():
     """Return all modules of the process, which takes about 0.05 s."""
     return all_objects(torch.nn.Module)
-
-
-def all_objects(*classes):
-    """Return all objects of classes, and of their subclasses, in the process."""
-    objects = gc.get_objects()
-    return list(itertools.compress(objects, map(_Subclasses(classes).__getitem__, map(type, objects))))
-
-
-class _Subclasses(dict):
-    """``{class: whether it is a subclass of one of the classes}``, which is asked once for each class."""
-
-    def __init__(self, classes):
-        super().__init__()
-        self._classes = classes
-
-    def __missing__(self, kind):
-        self[kind] = issubclass(kind, self._classes)
-        return self[kind]
 
 
 def params_in(module):

@@ -7,7 +7,8 @@ import torch
 
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...launch.forced_levels.trained_modules import all_objects, outermost, trained_params
+from ...launch.forced_levels.trained_modules import outermost, trained_params
+from ...support.live_objects import all_objects
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
