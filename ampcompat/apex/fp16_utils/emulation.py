@@ -4,7 +4,6 @@ A network is marked in the same way as ``engine.models.forward_conversion`` mark
 ``forward`` then runs in a ``HalfMode``.
 """
 
-import gc
 import threading
 
 import torch
@@ -12,6 +11,7 @@ import torch
 from ...engine.casting import autograd, emulated_half_models
 from ...engine.models import forward_conversion as forwards
 from ...support import tensor_lists
+from ...support.live_objects import all_objects
 from ...support.patching import PatchStack
 
 
@@ -44,9 +44,8 @@ def emulate_modules_of(params, dtypes):
 
 def _tracked_modules():
     """Return all modules that the garbage collector tracks, without scripted and partly constructed ones."""
-    # type() instead of isinstance(), which would load lazy proxies.
-    modules = [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
-    return [each for each in modules if "_modules" in vars(each) and not isinstance(each, torch.jit.ScriptModule)]
+    modules = [each for each in all_objects(torch.nn.Module) if "_modules" in vars(each)]
+    return [each for each in modules if not isinstance(each, torch.jit.ScriptModule)]
 
 
 def _is_marked(module):
