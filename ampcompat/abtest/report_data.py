@@ -74,7 +74,7 @@ class Memory:
 
 @dataclass
 class Finding:
-    """What the diagnosis reports for a step: why it was skipped, or that a value has grown."""
+    """Why a step was skipped."""
 
     step: int = 0  # its number, from 0
     text: str = ""  # what happened, and what to try
@@ -125,7 +125,6 @@ class Run:
     inputs: List[int] = field(default_factory=list)  # checksums of what models were called with in each of them
     memory_notes: List[str] = field(default_factory=list)  # what was not measured, or not at the peak
     findings: List[Finding] = field(default_factory=list)  # why steps were skipped
-    warnings: List[Finding] = field(default_factory=list)  # values that grew towards the largest of their dtype
     checkpoints: List[str] = field(default_factory=list)  # files that `torch.save` wrote after the first step
     #: the values that must be equal for `ab --resume` to keep the run
     identity: Dict[str, object] = field(default_factory=dict)

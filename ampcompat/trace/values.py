@@ -128,37 +128,14 @@ class NamedScalars:
         return [(vector - vector != 0).to(torch.float32).sum() for _, vector in self.vectors]
 
 
-class Transfer:
-    """The values of tensors on the way to the host: one copy per device and dtype, from a CUDA GPU asynchronous."""
-
-    def __init__(self, tensors):
-        self._places, groups, lengths = [], {}, {}  # ((device, dtype), start, end) per tensor
-        for tensor in tensors:
-            key = tensor.device, tensor.dtype
-            start = lengths.get(key, 0)
-            lengths[key] = start + tensor.numel()
-            self._places.append((key, start, lengths[key]))
-            groups.setdefault(key, []).append(tensor.reshape(-1))
-        self._events = []
-        self._vectors = {key: self._sent(torch.cat(vectors)) for key, vectors in groups.items()}
-
-    def _sent(self, vector):
-        if vector.device.type != "cuda":
-            return vector
-        copy = torch.empty(vector.shape, dtype=vector.dtype, device="cpu", pin_memory=True)
-        copy.copy_(vector, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(vector.device))
-        self._events.append(event)
-        return copy
-
-    def has_arrived(self):
-        """Return whether ``read`` would not wait for a GPU."""
-        return all([event.query() for event in self._events])
-
-    def read(self):
-        """Return a list of numbers per tensor; waits for the devices."""
-        for event in self._events:
-            event.synchronize()
-        numbers = {key: vector.tolist() for key, vector in self._vectors.items()}
-        return [numbers[key][start:end] for key, start, end in self._places]
+def read_together(tensors):
+    """Return a list of numbers per tensor, with one copy to the host per device and dtype; waits for the devices."""
+    places, groups, lengths = [], {}, {}  # ((device, dtype), start, end) per tensor
+    for tensor in tensors:
+        key = tensor.device, tensor.dtype
+        start = lengths.get(key, 0)
+        lengths[key] = start + tensor.numel()
+        places.append((key, start, lengths[key]))
+        groups.setdefault(key, []).append(tensor.reshape(-1))
+    numbers = {key: torch.cat(vectors).tolist() for key, vectors in groups.items()}
+    return [numbers[key][start:end] for key, start, end in places]

@@ -163,12 +163,6 @@ def test_equal_findings_are_shown_once(pages):
     assert said.count("The output of body.4 was nan in forward.") == 1 and "steps 60 to 119, O1" in said
 
 
-def test_a_warning_of_growth_has_a_section_of_its_own():
-    said = html.to_html(Report(runs={"O1": Run(warnings=[Finding(7, "The output of body.4 has grown.")])}))
-    assert re.search(r"<h2>Values that grew</h2>.*step 7, O1.*The output of body.4 has grown", said, re.DOTALL)
-    assert "Why steps were skipped</h2>" not in said
-
-
 def test_of_many_different_findings_only_the_first_are_open():
     findings = [Finding(step, f"no. {step}") for step in range(9)]
     said = html.to_html(Report(runs={"O1": Run(findings=findings, skipped=list(range(9)))}))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.trace.values import NamedScalars, Transfer, max_abs, nonfinite_kind
+from ampcompat.trace.values import NamedScalars, max_abs, nonfinite_kind, read_together
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 
@@ -57,9 +57,7 @@ def test_named_scalars_keep_names_and_order_over_dtypes():
     assert NamedScalars([]).read() == []
 
 
-def test_a_transfer_keeps_the_order_over_dtypes_and_shapes():
+def test_numbers_that_are_read_together_keep_their_order_over_dtypes_and_shapes():
     tensors = [torch.tensor([1.0, 2.0]), torch.tensor(3), torch.tensor([[4.0], [5.0]]), torch.tensor([])]
-    transfer = Transfer(tensors)
-    assert transfer.has_arrived()
-    assert transfer.read() == [[1.0, 2.0], [3], [4.0, 5.0], []]
-    assert Transfer([]).read() == []
+    assert read_together(tensors) == [[1.0, 2.0], [3], [4.0, 5.0], []]
+    assert read_together([]) == []

@@ -8,7 +8,6 @@ Events are dicts with one of these keys, and the values that belong to it:
                   metrics: [[name, value], …]; data: checksums of what was loaded and of inputs, or None
     memory        {kind: bytes}, as far as measured by now; measured: in which steps; notes: sentences on it
     finding       why a step was skipped; of_step; same_as: an earlier step with the same cause, or None
-    warning       that a value grows towards the largest of its dtype; of_step
     saved         a file that the script has saved by torch.save after the first step
     end           status; error, traceback
 
@@ -32,8 +31,6 @@ def apply_event(run, event):
         run.measured, run.memory_notes = list(event["measured"]), list(event["notes"])
     elif "finding" in event:
         run.findings.append(Finding(event["of_step"], event["finding"], event.get("same_as")))
-    elif "warning" in event:
-        run.warnings.append(Finding(event["of_step"], event["warning"]))
     elif "saved" in event:
         run.checkpoints.append(event["saved"])
     elif "end" in event:

@@ -53,14 +53,11 @@ class FinalEvent(EventSource):
 
 
 class DiagnosisEvents(OverflowDiagnosis, EventSource):
-    """Makes events of explanations and warnings, and is paused in the steps that are timed.
-
-    One event for each explanation of a skipped step, and for each warning about a value that grows.
-    """
+    """Makes an event of each explanation of a skipped step, and is paused in the steps that are timed."""
 
     def __init__(self):
         super().__init__(prints=False)
-        self._explained = self._warned = 0  # explanations, and warnings, that have become events
+        self._explained = 0  # explanations that have become events
 
     @property
     def is_watching(self):
@@ -76,12 +73,10 @@ class DiagnosisEvents(OverflowDiagnosis, EventSource):
             self.is_paused = False
 
     def new_events(self):
-        """Return the events of explanations and warnings since the last call."""
-        new, warned = self.findings[self._explained :], self.warnings[self._warned :]
+        """Return the events of explanations since the last call."""
+        new = self.findings[self._explained :]
         self._explained += len(new)
-        self._warned += len(warned)
-        events = [{"warning": text, "of_step": step} for step, text in warned]
-        return events + [{"finding": text, "of_step": step, "same_as": same_as} for step, text, same_as in new]
+        return [{"finding": text, "of_step": step, "same_as": same_as} for step, text, same_as in new]
 
 
 class MemoryEvents(MemoryObserver, EventSource):

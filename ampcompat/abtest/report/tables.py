@@ -211,11 +211,6 @@ def overflows(report):
     return by_text({level: run.findings for level, run in report.runs.items()})
 
 
-def warnings(report):
-    """Return which values grew towards the largest of their dtype, in the form of ``overflows``."""
-    return by_text({level: run.warnings for level, run in report.runs.items()})
-
-
 def by_text(findings):
     """Return the findings of levels as ``[(steps and levels, text), …]``, each text once, in the order of the steps."""
     found = {}

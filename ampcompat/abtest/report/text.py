@@ -34,7 +34,6 @@ def to_text(report, width=100, details=False, summary=None):
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
         told += _first_causes(report) + _reasons(report, summary)
-    told += [": ".join(each) for each in tables.warnings(report)[:MAX_CAUSES]]
     blocks.append(_sentences(told + tables.equivalences(report), width))
     blocks.append(_sentences(report.advice.splitlines(), width))
     return "\n\n".join(filter(None, blocks))

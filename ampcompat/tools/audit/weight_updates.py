@@ -17,7 +17,7 @@ import torch
 
 from ...support.torch_compat import step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ...trace.values import Transfer
+from ...trace.values import read_together
 from .repeated_steps import HALF, RepeatedSteps, chunks, flat, is_half, local, sums_by_param
 
 #: Of every ``PERIOD`` steps, the first ``WINDOW`` are repeated.
@@ -167,7 +167,7 @@ class WatchedOptimizer:
                 now, first = flat(params), flat([self.first[param] for param in params])
                 facts.update(sums_by_param({"unmoved": now == first, "nonfinite": now - now != 0}, params, params))
             read = {}
-            for (name, params), values in zip(facts, Transfer(facts.values()).read()):
+            for (name, params), values in zip(facts, read_together(facts.values())):
                 for param, value in zip(params, values):
                     known = read.setdefault(param, {})
                     known[name] = value + (0 if name.startswith("zero ") else known.get(name, 0))

@@ -13,7 +13,7 @@ optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 in float16, an
 import torch
 
 from ...trace.optimizer_twin import OptimizerTwin
-from ...trace.values import Transfer
+from ...trace.values import read_together
 
 #: The number of steps of a twin.
 STEPS = 20
@@ -78,7 +78,7 @@ class HalfUpdates:
         for optimizer, twin in list(self._twins.values()):
             if twin is not None:
                 self._finish(twin, optimizer)
-        rows = zip(self._rows, Transfer([row for _, row in self._rows]).read())
+        rows = zip(self._rows, read_together([row for _, row in self._rows]))
         return {id(param): (kept, total - total == 0) for (param, _), (kept, square, total) in rows if square > 0}
 
 

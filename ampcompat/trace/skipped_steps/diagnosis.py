@@ -15,9 +15,7 @@ from ..activations import ActivationHooks
 from ..exponents import ExponentCounts
 from ..values import NamedScalars, named_maxima
 from .gradient_histogram import Histogram
-from .growth_messages import history, led_up, warning
-from .pass_record import PassRecord, read_record, weight_maxima, zero_eps
-from .recent_maxima import WINDOW, RecentMaxima
+from .pass_record import PassRecord, RecentPasses, read_record, weight_maxima, zero_eps
 from .skip_facts import NOT_RECORDED, UNWATCHED, ModelNames
 from .skip_messages import explain
 
@@ -29,13 +27,12 @@ READ_EVERY = 50
 
 
 class OverflowDiagnosis(Observer):
-    """Explains skipped steps, and warns once before the first one if a value grows towards the limit of its dtype.
+    """Explains skipped steps.
 
     It does not change any values. Whether a pass overflowed may be known many passes later (fused optimizers), when its
-    gradients have been freed, so each pass leaves a record on the device. For the warning, records are copied to the
-    host after every fourth pass, and the host does not wait for a GPU. The overhead is two small operations per module
-    output, gradient of an output, and param gradient: about 0.1 ms per module on one CPU core, half of a step's time
-    for 8 layers of width 256, and nothing measurable at width 1024.
+    gradients have been freed, so each pass leaves a record on the device. The overhead is two small operations per
+    module output, gradient of an output, and param gradient: about 0.1 ms per module on one CPU core, half of a step's
+    time for 8 layers of width 256, and nothing measurable at width 1024.
 
     Args:
         prints: whether to print; otherwise see ``findings``.
@@ -47,13 +44,10 @@ class OverflowDiagnosis(Observer):
             loss and the gradients are known.
         findings: (step, text, an earlier step with the same cause or None) of every skipped step, in the order in which
             they became known. Steps count from 0 for each optimizer.
-        warnings: (step, text) of the warning, if there was one.
     """
 
     def __init__(self, prints=True, prints_summary=False):
-        self.warnings = []
-        self._recent = RecentMaxima()
-        self._has_warned = False
+        self._recent = RecentPasses()
         self._findings = Findings()
         self._is_paused = False
         self._unrecorded = {}  # loss_id -> (loss, scale, weak references to records, calls) of a pass while paused
@@ -129,8 +123,7 @@ class OverflowDiagnosis(Observer):
         for check in list(itertools.takewhile(lambda each: each.result is False, self._records)):
             self._count_good(check)
         record = self._record(backward)
-        if self._recent.add(record) and not self._has_warned:
-            self._warn_of_growth(record)
+        self._recent.add(record)
         if record.scaler.checks_overflow:
             check = backward.overflow_check
             self._records[check] = record
@@ -173,7 +166,6 @@ class OverflowDiagnosis(Observer):
         self._names.clear()
         self._findings.clear()
         self._recent.clear()
-        self._has_warned = False
 
     def histogram(self):
         """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
@@ -209,7 +201,7 @@ class OverflowDiagnosis(Observer):
     def _record_of(self, records, losses, outputs, high, **numbers):
         """Return a ``PassRecord``; ``outputs``: the ``Entry`` objects that are known."""
         return PassRecord(
-            number=self._recent.passes,
+            number=self._recent.count,
             step=max([self._steps.get(record, 0) for record in records] or [0]),
             losses=NamedScalars(losses, high),
             param_gradients=NamedScalars(named_maxima(self._names.gradients(records)), high),
@@ -256,23 +248,11 @@ class OverflowDiagnosis(Observer):
         if facts.bad_weights:
             optimizers = [record.optimizer for record in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
-        growths = self._recent.growths(record.loss_id, record.step, WINDOW)
-        facts = facts._replace(led_up=led_up(growths, facts))
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "was not skipped despite inf or nan: a static loss scale skips no steps"
         if self._prints and lines:
             head = f"ampcompat: step {record.step} (loss scaler {record.loss_id}) {verb}. "
             session.notices.say(head + "\n    ".join(lines), self._verbosity)
-
-    def _warn_of_growth(self, record):
-        session = self._session()
-        foreseen = self._recent.foreseen(record, session.policy)
-        if foreseen is not None:
-            text, self._has_warned = warning(foreseen), True
-            self.warnings.append((record.step, text))
-            if self._prints:
-                where = f"ampcompat: step {record.step} (loss scaler {record.loss_id}): "
-                session.notices.say(where + text, self._verbosity)
 
     def _read_never_skipped(self):
         """Explain the first pass with inf or nan among those at a scale that never skips."""
@@ -326,7 +306,7 @@ class Findings:
         """Explain a recorded pass; return the lines to print: none if the last one had the same cause."""
         cause, text, advice = explain(facts)
         earlier = self._last.get(record.loss_id)
-        lines, first_step = [text] + history(facts) + ["What to try: " + advice], record.step
+        lines, first_step = [text, "What to try: " + advice], record.step
         if earlier is not None and earlier[0] == (cause, advice):
             first_step, lines = earlier[3], []
         self._last[record.loss_id] = ((cause, advice), record, facts, first_step)

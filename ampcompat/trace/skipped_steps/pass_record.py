@@ -1,15 +1,24 @@
 """The numbers that are recorded in one backward pass, and the facts derived from them when they are read."""
 
+import math
 import sys
+from collections import deque
 from functools import partial
 from typing import Any, NamedTuple, Sequence
 
 import torch
 
+from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_context import world_size
 from ...support.torch_compat.torch_names import dtype_name
 from ..values import NamedScalars, low_dtype, named_maxima, nonfinite_kind
 from .skip_facts import COMPILED, NOT_CALLED, NonFinite, OverflowFacts
+
+#: The number of passes that are kept: a step that was skipped is explained with the largest values of those before it.
+KEPT = 64
+
+#: The fields of a ``PassRecord`` whose values may grow.
+KINDS = ("outputs", "output_gradients", "param_gradients")
 
 
 class PassRecord(NamedTuple):
@@ -26,6 +35,38 @@ class PassRecord(NamedTuple):
     output_dtypes: Sequence = ()
     output_gradients: NamedScalars = NamedScalars(())  # in the order of the backward pass, unscaled
     weights: NamedScalars = NamedScalars(())  # of the forward pass, if the step is not skipped in any case
+
+
+class RecentPasses:
+    """The last ``KEPT`` records of all losses, whose numbers stay on the device until a skipped step is explained.
+
+    Attributes:
+        count: how many passes were added.
+    """
+
+    def __init__(self):
+        self.count, self._records = 0, deque(maxlen=KEPT)
+
+    def add(self, record):
+        """Add a ``PassRecord``, unless its numbers are fake."""
+        self.count += 1
+        vectors = [vector for kind in KINDS for _, vector in getattr(record, kind).vectors]
+        if not any([fake_tensors.is_fake_type(type(vector)) for vector in vectors]):
+            self._records.append(record)
+
+    def largest_before(self, number):
+        """Return a function: (kind, name) -> the largest finite value of passes before one, None if there is none."""
+        largest = {}
+        for record in [each for each in self._records if each.number < number]:
+            for kind in KINDS:
+                for name, value in getattr(record, kind).read():
+                    if math.isfinite(value):
+                        largest[kind, name] = max(value, largest.get((kind, name), value))
+        return lambda *key: largest.get(key)
+
+    def clear(self):
+        """Forget the passes."""
+        self._records.clear()
 
 
 def read_record(record, policy, models, largest_before, good_passes, skipped):

@@ -40,7 +40,7 @@ class NonFinite(NamedTuple):
     name: ModelPart
     kind: str  # "inf" or "nan"
     dtype: str  # "float16"
-    max_before: Optional[float] = None  # its largest finite absolute value in earlier passes, unscaled
+    max_before: Optional[float] = None  # its largest finite absolute value in ``RecentPasses``, unscaled
 
 
 class OverflowFacts(NamedTuple):
@@ -67,7 +67,6 @@ class OverflowFacts(NamedTuple):
     param_gradient: Optional[NonFinite] = None
     output_gradient: Optional[NonFinite] = None  # at a module's output
     last_finite: Optional[ModelPart] = None  # the module at whose output the gradient was last finite
-    led_up: Sequence = ()  # ``recent_maxima.Growth`` of values that may have led up to it, that of the cause first
     missing_outputs: str = ""  # why no module's output was recorded
     world_size: int = 1
 

@@ -13,7 +13,7 @@ from ...engine.optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.torch_compat.torch_names import dtype_name
 from ..activations import ActivationHooks
-from ..values import SUMMARY, Transfer, low_dtype, summary
+from ..values import SUMMARY, low_dtype, read_together, summary
 
 IS_BOOKKEEPING = True  # see support/script_frames.py
 
@@ -96,7 +96,7 @@ class TensorStatistics(Observer):
         self._steps[record] = step + 1
         rows, self._rows, self._calls = self._rows, [], {}
         if rows:
-            numbers = Transfer([values for _, values in rows]).read()
+            numbers = read_together([values for _, values in rows])
             rows = [dict(row, step=step, **dict(zip(NUMBERS, found))) for (row, _), found in zip(rows, numbers)]
             for writer in self._writers:
                 writer.write(step, rows)
