@@ -16,6 +16,9 @@ write to either. A version counter that has moved, or an alias that the script h
 Before the first step all half params may have been written, since numpy and collectives move no version counter.
 Comparing all of them before every step would read each weight and its master once more.
 Writes through DLPack, a storage, or a kernel that gets an address are not seen after the first step.
+
+Before a forward pass ``requires_grad`` of both is compared with what it was: what a script has frozen or unfrozen,
+through the model or through ``param_groups``, is so in both.
 """
 
 import operator
@@ -28,6 +31,7 @@ from ...support.torch_compat import fake_tensors, features
 from ...support.torch_compat.thread_blocks import grad_enabled
 
 _VERSION = operator.attrgetter("_version")
+_IS_TRAINED = operator.attrgetter("requires_grad")
 
 
 class MasterChunk:
@@ -40,7 +44,7 @@ class MasterChunk:
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
     """
 
-    __slots__ = ("models", "masters", "is_new", "_writes", "_half_versions", "_master_versions")
+    __slots__ = ("models", "masters", "is_new", "_writes", "_half_versions", "_master_versions", "_are_trained")
 
     is_stored = False  # the masters have no values: see ``RemainderChunk``
 
@@ -48,6 +52,7 @@ class MasterChunk:
         self._writes = writes
         self.models, self.masters = map(list, zip(*pairs))
         self.is_new = True  # no step yet
+        self._are_trained = list(map(_IS_TRAINED, self.masters))  # and the half params, when they agreed last
         self.note_versions()
 
     def note_versions(self):
@@ -61,6 +66,7 @@ class MasterChunk:
         self.is_new = original.is_new
         self._half_versions = [original._half_versions[index] for index in indices]
         self._master_versions = [original._master_versions[index] for index in indices]
+        self._are_trained = [original._are_trained[index] for index in indices]
 
     def refresh(self, wholly=False):
         """Make half params and masters agree before a step: see the table of this module.
@@ -81,6 +87,17 @@ class MasterChunk:
     def show_written(self):
         """Round the masters that the script has written into their half params, unless it has written these too."""
         self._show(self._written()[1])
+
+    def follow_requires_grad(self):
+        """Freeze and unfreeze masters as their half params, and half params as masters that a script has."""
+        of_halves, of_masters = list(map(_IS_TRAINED, self.models)), list(map(_IS_TRAINED, self.masters))
+        if of_halves == self._are_trained == of_masters:
+            return
+        for index, before in enumerate(self._are_trained):
+            is_trained = of_masters[index] if of_halves[index] is before else of_halves[index]
+            self.models[index].requires_grad_(is_trained)
+            self.masters[index].requires_grad_(is_trained)
+            self._are_trained[index] = is_trained
 
     def show_all(self):
         """Round all masters into their half params, without a move of their version counters."""

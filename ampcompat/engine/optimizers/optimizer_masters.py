@@ -294,9 +294,11 @@ class OptimizerMasters:
         self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def show_written(self):
-        """Round the masters that a script has written into their half params: see ``half_and_master_chunks``."""
-        for chunk in self._chunks_with_values():
-            chunk.show_written()
+        """Make half params agree with what a script has done to masters: see ``half_and_master_chunks``."""
+        for chunk in self.chunks:
+            chunk.follow_requires_grad()
+            if not chunk.is_stored:
+                chunk.show_written()
 
     def show_all(self):
         """Round all masters into their half params, which graphs of earlier forward passes may need."""

@@ -46,7 +46,6 @@ class SessionMasters:
         self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> its ``MasterEntry``
-        self._trained = {}  # id(half param) -> ``requires_grad`` of it and its master, when they agreed last
         self._gradients = GradientsOnRead(self._entries, self._entry_of)
         self.shared_ids = set()  # ids of half params that are in several optimizers
         self.stepped_on = []  # masters whose gradients ``drop_gradients`` drops
@@ -88,12 +87,10 @@ class SessionMasters:
 
     def _set_entry(self, model, master, records):
         reference = weakref.ref(model, functools.partial(self._forget, id(model)))
-        self._trained[id(model)] = master.requires_grad
         self._entries[id(model)] = MasterEntry(reference, master, records)
 
     def _forget(self, key, reference=None):
         self._entries.pop(key, None)
-        self._trained.pop(key, None)
         self.shared_ids.discard(key)
 
     def records_of(self, param):
@@ -148,26 +145,9 @@ class SessionMasters:
             owner.follow_models()
 
     def show_written(self):
-        """Round the masters that a script has written into their half params, of all optimizers.
-
-        Half params that a script has frozen or unfrozen through their masters, which ``param_groups`` has, are so, too,
-        and masters of those that it has through the model.
-        """
-        self._follow_requires_grad()
+        """Round the masters that a script has written into their half params, of all optimizers."""
         for owner in self._owners:
             owner.show_written()
-
-    def _follow_requires_grad(self):
-        for key, (reference, master, _) in list(self._entries.items()):
-            model, is_trained = reference(), master.requires_grad
-            if model is None:
-                continue
-            if model.requires_grad is not is_trained:
-                if is_trained is self._trained[key]:  # then the half param's is the new one
-                    is_trained = model.requires_grad
-                model.requires_grad_(is_trained)
-                master.requires_grad_(is_trained)
-            self._trained[key] = is_trained
 
     def find(self, param):
         """Return the master of ``param``, or None."""
