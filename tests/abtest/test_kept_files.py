@@ -5,6 +5,7 @@ import shutil
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from helpers.processes import environment
 
 from ampcompat.abtest.planned_run import PlannedRun, own_files
 from ampcompat.abtest.recording import kept_files
+from ampcompat.abtest.recording.runs_in_progress import keeping
 from ampcompat.abtest.running.subprocess_supervisor import SubprocessRun
 from ampcompat.support.torch_compat import step_hooks
 
@@ -85,7 +87,7 @@ def safetensors(tmp_path, monkeypatch):
 
 def test_a_file_that_safetensors_writes_is_put_back(old, safetensors):
     write_by = safetensors.serialize_file
-    with kept_files.keeping(time.time()) as put_back:
+    with keeping(time.time()) as put_back:
         kept_by = safetensors.serialize_file
         kept_by({}, filename=str(old))
         assert old.read_text() == "of the run"
@@ -103,7 +105,7 @@ def test_of_a_folder_that_is_deleted_the_older_files_are_put_back(tmp_path):
         path.write_text("mine")
         os.utime(str(path), (since - 86400,) * 2)
     of_earlier_run.write_text("of an earlier run of the series")
-    with kept_files.keeping(since) as put_back:
+    with keeping(since) as put_back:
         shutil.rmtree(str(folder))
         folder.mkdir()
         (folder / "new.pt").write_text("of the run")
@@ -114,7 +116,7 @@ def test_of_a_folder_that_is_deleted_the_older_files_are_put_back(tmp_path):
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_from_before_the_series_is_put_back(old, change):
     before = os.stat(str(old)).st_mtime
-    with kept_files.keeping(time.time()) as put_back:
+    with keeping(time.time()) as put_back:
         change(old)
         if old.exists():
             write(old)  # again: now it is the run's own
@@ -126,7 +128,7 @@ def test_files_of_the_series_and_empty_ones_stay_as_they_are_written(tmp_path):
     empty, since = tmp_path / "empty", time.time()
     empty.touch()
     os.utime(str(empty), (since - 5,) * 2)
-    with kept_files.keeping(since) as put_back:
+    with keeping(since) as put_back:
         for path in (empty, tmp_path / "new"):
             write(path)
             write(path)
@@ -135,27 +137,15 @@ def test_files_of_the_series_and_empty_ones_stay_as_they_are_written(tmp_path):
 
 def test_a_file_of_the_series_is_its_own_though_the_clock_of_files_is_behind(tmp_path):
     path, since = tmp_path / "last.pt", time.time()
-    with kept_files.keeping(since) as put_back:
+    with keeping(since) as put_back:
         save(path)
         os.utime(str(path), (since - kept_files.CLOCK / 2,) * 2)
         save(path)
     assert put_back == []
 
 
-def test_a_run_that_goes_on_after_another_has_put_a_file_back_keeps_it_too(old, tmp_path):
-    since, manifests = time.time(), [str(tmp_path / name) for name in ("one", "other")]
-    one, other = [kept_files.KeptFiles(each, since) for each in manifests]
-    for run in one, other:
-        run.keep(str(old))
-        write(old)
-    assert kept_files.put_back(manifests[0]) == [str(old)]
-    other.keep(str(old))
-    write(old)
-    assert kept_files.put_back(manifests[1]) == [str(old)] and old.read_text() == "mine"
-
-
 def test_after_the_block_nothing_is_kept(old):
-    with kept_files.keeping(time.time()):
+    with keeping(time.time()):
         pass
     write(old)
     assert os.listdir(str(old.parent)) == ["last.pt"] and old.read_text() == "of the run"
@@ -164,12 +154,42 @@ def test_after_the_block_nothing_is_kept(old):
 @needs_events
 def test_two_runs_at_once_put_the_older_file_back_whoever_ends_last(old):
     since = time.time()
-    with kept_files.keeping(since) as outer:
+    with keeping(since) as outer:
         write(old)
-        with kept_files.keeping(since) as inner:
+        with keeping(since) as inner:
             write(old)
         assert inner == [] and old.read_text() == "of the run"
     assert outer == [str(old)] and old.read_text() == "mine"
+
+
+@needs_events
+@pytest.mark.skipif(sys.platform == "win32", reason="runs of other threads and processes are known by flock")
+def test_a_run_that_is_about_to_open_a_file_when_another_ends_does_not_overwrite_the_older_one(old):
+    """The run `late` looks at a file of `early`, waits until that has ended, and only then opens it."""
+    common = (
+        "import os, sys, time\ndef wait_for(path):\n    while not os.path.exists(path):\n        time.sleep(0.01)\n"
+    )
+    early = "open('last.pt', 'w').write('of early')\nos.mkdir('written')\nwait_for('seen')\n"
+    late = (
+        "wait_for('written')\n"
+        "def stop_before_opening(event, args):\n"
+        "    if event == 'open' and args[0] == 'last.pt':\n"
+        "        os.mkdir('seen')\n"
+        "        wait_for('ended')\n"
+        "sys.addaudithook(stop_before_opening)\n"
+        "open('last.pt', 'w').write('of late')\n"
+    )
+    folder, since, runs = old.parent, time.time(), []
+    for name, text in ("early", early), ("late", late):
+        (folder / name).write_text(common + text)
+        runs.append(SubprocessRun(PlannedRun("O0", [name], folder=str(folder), since=since)))
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(run.run_to_end, lambda event: None) for run in runs]
+        ends[0].result()
+        (folder / "ended").mkdir()
+        ends[1].result()
+    assert old.read_text() == "mine" and [run.put_back for run in runs] == [[], [str(old)]]
+    assert sorted(os.listdir(str(folder))) == ["early", "ended", "last.pt", "late", "seen", "written"]
 
 
 @needs_events
@@ -232,7 +252,7 @@ def test_the_folder_of_an_argument_with_the_runs_name_is_made(tmp_path, argument
 def test_a_file_that_a_run_copies_with_its_old_time_is_the_runs_own(old, end):
     folder = old.parent / "copies"
     copied = folder / "copy.pt"
-    with kept_files.keeping(time.time()) as found:
+    with keeping(time.time()) as found:
         folder.mkdir()
         shutil.copy2(str(old), str(copied))
         if end == "rmtree":
@@ -246,7 +266,7 @@ def test_a_file_that_a_run_copies_with_its_old_time_is_the_runs_own(old, end):
 
 @needs_events
 def test_an_older_file_whose_time_a_run_sets_before_it_writes_is_put_back(old):
-    with kept_files.keeping(time.time()):
+    with keeping(time.time()):
         os.utime(str(old), None)
         write(old)
     assert old.read_text() == "mine"

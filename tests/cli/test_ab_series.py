@@ -449,12 +449,17 @@ def test_options_that_exclude_each_other_exist():
 @pytest.mark.skipif(os.name != "posix", reason="sends signals")
 @pytest.mark.parametrize("kind", ["series", "planned run"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, getattr(signal, "SIGKILL", None)])
-def test_a_series_or_a_planned_run_that_is_killed_leaves_no_process_and_no_folder(tmp_path, kind, number):
-    """The script steps once, and then ignores Ctrl-C."""
+def test_a_series_or_a_planned_run_that_is_killed_leaves_no_process_no_folder_and_no_changed_file(
+    tmp_path, kind, number
+):
+    """The script steps once, and then overwrites a file again and again, whatever is raised."""
     temporary, script, stepping, plan = [tmp_path / name for name in ("temporary", "endless.py", "stepping", "plan")]
     temporary.mkdir()
     script.write_text(ENDLESS)
-    given = ["--levels", "O0", "--no-control", "--no-memory", str(script), str(stepping)]
+    older = tmp_path / "older"
+    older.write_text("mine")
+    os.utime(str(older), (time.time() - 86400,) * 2)
+    given = ["--levels", "O0", "--no-control", "--no-memory", str(script), str(stepping), str(older)]
     env = environment(TMPDIR=str(temporary))
     if kind == "planned run":
         assert main(["ab", "--plan", str(plan)] + given) == 0
@@ -466,7 +471,9 @@ def test_a_series_or_a_planned_run_that_is_killed_leaves_no_process_and_no_folde
     process.send_signal(number)
     assert process.wait(60) == (143 if number == signal.SIGTERM else -number)
     _wait_until(lambda: not forked.is_alive(int(stepping.read_text())))
-    _wait_until(lambda: not [name for name in os.listdir(str(temporary)) if name.startswith("ampcompat-ab-")])
+    _wait_until(lambda: not [name for name in os.listdir(str(temporary)) if name.startswith("ampcompat-")])
+    if hasattr(sys, "addaudithook"):
+        assert older.read_text() == "mine"
 
 
 ENDLESS = """
@@ -480,12 +487,16 @@ model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=
 with amp.scale_loss(model(torch.ones(2, 2)).mean(), optimizer) as loss:
     loss.backward()
 optimizer.step()
+with open(sys.argv[2], "w") as file:
+    file.write("of the run")
 with open(sys.argv[1], "w") as file:
     file.write(str(os.getpid()))
 while True:
     try:
-        time.sleep(600)
-    except KeyboardInterrupt:
+        time.sleep(0.05)
+        with open(sys.argv[2], "w") as file:
+            file.write("of the run")
+    except (KeyboardInterrupt, OSError):
         pass
 """
 

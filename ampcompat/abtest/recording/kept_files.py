@@ -15,23 +15,17 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 import threading
-
-from ...support.patching import PatchStack
 
 #: Bytes of the largest file that is copied.
 LARGEST_COPY = 256 << 20
-
-#: The name of the file that lists what a run has moved aside, in the run's temporary folder.
-KEPT = "kept"
 
 #: Seconds by which the clock of files may be behind ``time.time()``: a tick of the kernel, at most 10 ms.
 CLOCK = 0.02
 
 _watching = []  # what `watch` watches with, the latest last
 _after_save = []  # functions that get the path of each file that `torch.save` has written
-_is_keeping = threading.local()  # `value`: whether this thread moves a file, which makes events too
+_is_keeping = threading.local()  # `value`: whether this thread moves files
 
 
 class KeptFiles:
@@ -126,7 +120,8 @@ def put_back(manifest):
         return []
     with open(manifest, encoding="utf-8") as file:
         moved = [json.loads(line) for line in file][::-1]  # a file may have been moved aside twice
-    found = [path for aside, path in moved if os.path.lexists(aside) and _put_back(aside, path)]
+    with _unwatched():
+        found = [path for aside, path in moved if os.path.lexists(aside) and _put_back(aside, path)]
     return [path for path in found[::-1] if os.path.lexists(path)]
 
 
@@ -140,20 +135,6 @@ def _put_back(aside, path):
         print(f"warning: {path} could not be put back ({error.strerror}); it is {aside}", file=sys.stderr)
         return False
     return True
-
-
-@contextlib.contextmanager
-def keeping(since):
-    """Keep the files that this process overwrites within the block. The list that it yields gets their paths."""
-    found = []
-    with tempfile.TemporaryDirectory(prefix="ampcompat-ab-") as folder:
-        manifest = os.path.join(folder, KEPT)
-        try:
-            with PatchStack() as patches:
-                watch(manifest, since, patches)
-                yield found
-        finally:
-            found += put_back(manifest)
 
 
 def _watched_save(kept, save):
@@ -212,15 +193,23 @@ def _on_event(event, args):
 
 
 def _keep(kept, path, as_copy=False, follows_links=True, is_folder=False, sets_time=False):
-    if not getattr(_is_keeping, "value", False):
-        _is_keeping.value = True
-        try:
-            path = os.fsdecode(path)
-            if is_folder:
-                kept.keep_folder(path)
-            elif sets_time:
-                kept.keep_before_time_is_set(path)
-            else:
-                kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
-        finally:
-            _is_keeping.value = False
+    if getattr(_is_keeping, "value", False):
+        return
+    with _unwatched():
+        path = os.fsdecode(path)
+        if is_folder:
+            kept.keep_folder(path)
+        elif sets_time:
+            kept.keep_before_time_is_set(path)
+        else:
+            kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
+
+
+@contextlib.contextmanager
+def _unwatched():
+    """Move files in this thread, which makes events too."""
+    _is_keeping.value = True
+    try:
+        yield
+    finally:
+        _is_keeping.value = False

@@ -1,6 +1,7 @@
 """Does the planned runs of a series on any executor with ``submit``: threads, processes, Dask, MPI, submitit."""
 
 import functools
+import os
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Dict, NamedTuple, Sequence
@@ -15,7 +16,7 @@ POLL_INTERVAL, WAIT_AT_MOST = 0.1, 1.0
 
 class Recorded(NamedTuple):
     """The results of a run that has ended: the run, its versions and device, the end of its output, and the files that
-    it had overwritten, which were put back."""
+    the series had overwritten and that were put back, since no other run was in progress."""
 
     run: Run
     environment: Dict[str, object]
@@ -113,8 +114,13 @@ def ends_series(report, planned, run):
 
 
 def add_recorded(report, order, planned, recorded):
-    """Add a run that has ended to a report, with rows in ``order``. Versions and device are the baseline's."""
+    """Add a run that has ended to a report, with rows in ``order``. Versions and device are the baseline's.
+
+    A file that was put back is no run's checkpoint.
+    """
     report.add(planned.level, planned.repeat, recorded.run)
+    for _, _, run in report.every_run():
+        run.checkpoints = [path for path in run.checkpoints if os.path.realpath(path) not in recorded.put_back]
     if planned.level == report.baseline or "torch" not in report.environment:
         known = {name: value for name, value in recorded.environment.items() if value is not None}
         report.environment.update(known)

@@ -13,9 +13,9 @@ from ...errors import AmpError, AmpTypeError, AmpValueError
 from ...support.patching import PatchStack
 from ..judging import advice
 from ..planned_run import PlannedRun
-from ..recording import kept_files
 from ..recording.forced_run import RunOptions, device_name, environment, recorded_at, run_to_end
 from ..recording.recorder import Recorder
+from ..recording.runs_in_progress import keeping
 from ..report_data import Report, planned_runs
 from . import executors, seeding
 
@@ -125,14 +125,12 @@ def run_function(train, planned, checkpoints=()):
         with PatchStack() as patches:
             seeding.shift_seeds(planned.repeat, patches)
             recorded = recorded_at(planned.opt_level, recorder, options, checkpoints)
-            with kept_files.keeping(planned.since) as put_back, recorded:
+            with keeping(planned.since) as put_back, recorded:
                 end = run_to_end(recorder, functools.partial(train, planned.level))
                 recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
-    run = recorder.run
-    run.checkpoints = [path for path in run.checkpoints if os.path.realpath(path) not in put_back]
-    return executors.Recorded(run, dict(environment(), device=device_name(recorder.device)), "", put_back)
+    return executors.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "", put_back)
 
 
 def _check_count(name, value):

@@ -28,7 +28,7 @@ def main(arguments):
         sys.path[0] = _first_entry(task["command"])
     kept_files = importlib.import_module("ampcompat.abtest.recording.kept_files")
     if task["parent"] is not None:
-        clean_up = functools.partial(_clean_up, kept_files, task["kept"], os.path.dirname(task["event_log"]))
+        clean_up = functools.partial(_clean_up, task["since"], os.path.dirname(task["event_log"]))
         threading.Thread(target=_end_after, args=(task["parent"], clean_up), daemon=True).start()
     patches = importlib.import_module("ampcompat.support.patching").PatchStack()
     kept_files.watch(task["kept"], task["since"], patches)  # the parent puts these files back
@@ -49,9 +49,10 @@ def _end_after(parent, clean_up):
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 
-def _clean_up(kept_files, manifest, folder):
+def _clean_up(since, folder):
     """Do what the parent can no longer do: put files back, and remove the run's temporary folder."""
-    kept_files.put_back(manifest)
+    progress = importlib.import_module("ampcompat.abtest.recording.runs_in_progress")
+    progress.RunInProgress(since).put_back_after_killed_runs()
     shutil.rmtree(folder, ignore_errors=True)
 
 

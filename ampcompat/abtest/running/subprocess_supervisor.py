@@ -15,7 +15,7 @@ from ...apex.install import interpreter_options
 from ...support.child_environment import ROOT, ChildEnvironment
 from ..planned_run import PLACEHOLDER
 from ..recording.event_log import EventReader, apply_event
-from ..recording.kept_files import KEPT, put_back
+from ..recording.runs_in_progress import RunInProgress
 from ..report_data import Run
 
 #: The file that Python runs in the child process.
@@ -81,7 +81,8 @@ class SubprocessRun:
         self.environment = {}
         self.output = ""
         self.seconds = 0.0  # from the start of the process to its end
-        self.put_back = []  # files that existed before the series, which the run had overwritten
+        self._in_progress = RunInProgress(planned.since)
+        self.put_back = self._in_progress.put_back
         self._shows_output = shows_output
         self._has_ended = False
         self._is_interrupted = False
@@ -93,7 +94,7 @@ class SubprocessRun:
         Raises:
             KeyboardInterrupt: Ctrl-C, or ``interrupt``; the child has ended, and ``run`` has what was recorded.
         """
-        with tempfile.TemporaryDirectory(prefix="ampcompat-ab-") as folder:
+        with tempfile.TemporaryDirectory(prefix="ampcompat-ab-") as folder, self._in_progress:
             reader = EventReader(os.path.join(folder, "events"))
             with open(os.path.join(folder, "output"), "w+b") as output:
                 try:
@@ -112,11 +113,6 @@ class SubprocessRun:
                     raise
                 finally:
                     self.output = _tail(output)
-                    self._put_back(os.path.join(folder, KEPT))
-
-    def _put_back(self, manifest):
-        self.put_back = list(dict.fromkeys(put_back(manifest)))
-        self.run.checkpoints = [path for path in self.run.checkpoints if os.path.realpath(path) not in self.put_back]
 
     def interrupt(self):
         """End the run soon, like Ctrl-C; for other threads. The second call ends its process immediately."""
@@ -127,7 +123,7 @@ class SubprocessRun:
     def _open(self, folder, output):
         planned = self.planned
         task = dict(asdict(planned), event_log=os.path.join(folder, "events"))
-        task.update(checkpoints=self._checkpoints, module=self._module, kept=os.path.join(folder, KEPT))
+        task.update(checkpoints=self._checkpoints, module=self._module, kept=self._in_progress.manifest)
         task["command"] = planned.command[:1] + [self._named(each) for each in planned.command[1:]]
         task["parent"] = None if planned.launcher else os.getpid()
         start = planned.launcher or [planned.python or sys.executable] + interpreter_options()
