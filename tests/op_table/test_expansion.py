@@ -87,6 +87,11 @@ def test_in_place_forms_follow_from_the_plain_row(name, rule):
     assert BY_KEY["torch.Tensor", name].rule == rule
 
 
+def test_lerp_in_place_is_left_to_torch_as_steps_of_optimizers_consist_of_it():
+    assert ("torch", "lerp") in BY_KEY
+    assert not [key for key in BY_KEY if key[1] == "lerp_"]
+
+
 def test_instance_norm_is_left_alone_as_apex_leaves_it():
     assert not [row for row in ROWS if row.name in ("instance_norm", "batch_norm", "mean", "sigmoid")]
 

@@ -26,6 +26,7 @@ from .function_dtypes import (
     SEQUENCE,
     TENSOR,
     TORCH,
+    WITHOUT_IN_PLACE_ROW,
     WRITTEN,
 )
 
@@ -86,7 +87,7 @@ def expand(row):
     owners = [row.owner] + [owner for owner in (TORCH, FUNCTIONAL, TENSOR) if owner != row.owner]
     expanded = [row._replace(owner=owner) for owner in owners]
     in_place = _in_place_rule(row.rule)
-    if in_place:
+    if in_place and row.name not in WITHOUT_IN_PLACE_ROW:
         for owner in (TENSOR, TORCH, FUNCTIONAL):
             expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place))
     return expanded

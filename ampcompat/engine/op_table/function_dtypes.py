@@ -151,6 +151,9 @@ PROMOTED_BY_TORCH = frozenset(
 #: In-place functions whose arguments newer torch promotes by itself; it rounds the result to the dtype of ``self``.
 #: Autocast promotes their out-of-place forms, by its own rule, which counts tensors of shape ().
 PROMOTED_IN_PLACE_BY_TORCH = frozenset(["addcdiv_", "addcmul_"])
+#: Functions whose in-place form has no row, so that it raises for tensors of different dtypes, as with autocast and
+#: Apex: the step of Adam calls it for each param.
+WITHOUT_IN_PLACE_ROW = frozenset(["lerp"])
 
 #: Products that take sparse matrices, beside those of ``torch.sparse``.
 TAKES_SPARSE = frozenset("matmul mm bmm addmm mv addmv spmm __matmul__ __rmatmul__".split())
