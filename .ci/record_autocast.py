@@ -30,7 +30,7 @@ from ampcompat.engine.op_table.autocast_rows import ROWS_OF_AUTOCAST  # noqa: E4
 from ampcompat.opt_levels import BFLOAT16, HALF  # noqa: E402
 from ampcompat.support.patching import PatchStack  # noqa: E402
 from ampcompat.support.torch_compat import features  # noqa: E402
-from ampcompat.tools.selftest import conformance, inputs  # noqa: E402
+from ampcompat.tools.selftest import conformance, sample_arguments  # noqa: E402
 from ampcompat.tools.selftest.sample_arguments import case_of  # noqa: E402
 
 FILE = ROOT / "ampcompat" / "engine" / "op_table" / "autocast_rows.py"
@@ -60,7 +60,7 @@ def applied_by_autocast(function, pair, device):
     backend.set_devices({device.name})
     with PatchStack() as patches:
         backend.open(patches)
-        for kind in inputs.KINDS:
+        for kind in sample_arguments.KINDS:
             try:
                 outcome, _ = conformance.compare(backend, function, case_of(function.row), kind, pair, device)
             except Exception:  # a form that cannot be called is not known to be cast
@@ -82,7 +82,7 @@ def rows_on(device, table):
 def recorded():
     """Return {device: names of rows} of the installed torch."""
     table = candidates()
-    found = {"cpu": rows_on(inputs.CPU, table)}
+    found = {"cpu": rows_on(sample_arguments.CPU, table)}
     if why_no_fakes("cuda") is None:
         listed = set(map(row_name, listed_in_header()))
         found["cuda"] = rows_on(

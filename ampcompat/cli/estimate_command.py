@@ -11,8 +11,7 @@ from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
 from ..tools.estimate.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
-from ..trace.memory.bytes_by_kind import BytesByKind, MemoryUsage, format_bytes
-from ..trace.memory.report import MemoryReport
+from ..trace.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage, format_bytes
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import add_script, command_uses_amp, parse_level, script_command
 

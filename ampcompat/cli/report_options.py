@@ -7,8 +7,8 @@ from ..abtest.judging import equivalence, time_to_target
 from ..abtest.judging.advice import advise
 from ..abtest.judging.verdict import REJECTED
 from ..abtest.report import build_charts, export, renderer
+from ..abtest.report.export import to_latex, to_markdown
 from ..abtest.report.html import to_html
-from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.row_names import name_of
 from ..errors import AmpError
 from ..support import files

@@ -210,3 +210,21 @@ def floating_tensors(value, found):
         for item in value:
             floating_tensors(item, found)
     return found
+
+
+try:
+    import torch.utils._pytree
+except ImportError:  # torch before 1.7
+    pass
+
+
+def let_trees_contain(kind, flatten, unflatten):
+    """Let ``tree_map`` of ``torch.utils._pytree`` look into objects of a class, too (torch 2.2).
+
+    Args:
+        flatten: called with an object; returns a list of what is in it, and a context for ``unflatten``.
+        unflatten: called with such a list and the context; returns an object.
+    """
+    register_node = getattr(getattr(torch.utils, "_pytree", None), "register_pytree_node", None)
+    if register_node is not None:
+        register_node(kind, flatten, unflatten)

@@ -1,6 +1,7 @@
-"""The objects of given classes that exist in the process."""
+"""The objects of given classes that exist in the process, and lists of objects that keep none of them alive."""
 
 import gc
+import weakref
 from itertools import chain, compress, repeat, starmap
 
 
@@ -14,3 +15,39 @@ def all_objects(*classes):
     is_wanted = map(issubclass, map(type, objects), repeat(classes))
     collect, release = map(objects.extend, starmap(gc.get_objects, [()])), starmap(objects.clear, [()])
     return list(chain(collect, compress(objects, is_wanted), release))[1:-1]  # the ends are what the two return
+
+
+class WeakList:
+    """Weak references to objects, in the order in which they were added; an object that is freed is removed.
+
+    ``weakref.WeakSet`` raises an error if one thread changes it while another iterates over it.
+    """
+
+    def __init__(self):
+        self._references = {}  # id -> reference to the object
+
+    def add(self, item):
+        """Append ``item``, unless it is in the list."""
+        references, key = self._references, id(item)
+
+        def forget(reference):
+            if references.get(key) is reference:
+                del references[key]
+
+        if key not in references:
+            references[key] = weakref.ref(item, forget)
+
+    def discard(self, item):
+        """Remove ``item`` if it is in the list."""
+        self._references.pop(id(item), None)
+
+    def __contains__(self, item):
+        reference = self._references.get(id(item))
+        return reference is not None and reference() is item
+
+    def __iter__(self):
+        references = list(self._references.values())
+        return iter([item for reference in references for item in (reference(),) if item is not None])
+
+    def __len__(self):
+        return len(self._references)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import half_kernels
 
-from ampcompat.abtest.recording import data_fingerprints, forced_run
+from ampcompat.abtest.recording import forced_run, recorder
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 
@@ -66,10 +66,10 @@ def test_checksums_tell_equal_data_from_other_data_at_every_level(with_loader):
 
 
 def test_checksums_end_after_the_first_steps_and_leave_the_measured_memory_alone(monkeypatch):
-    monkeypatch.setattr(data_fingerprints, "STEPS", 2)
+    monkeypatch.setattr(recorder, "STEPS", 2)
     few = recorded("O2", 1, False, 6)
     assert len(few.inputs) == 2 and len(few.step_seconds) == 6 and few.memory.peak_total
-    monkeypatch.setattr(data_fingerprints, "STEPS", 0)
+    monkeypatch.setattr(recorder, "STEPS", 0)
     assert recorded("O2", 1, False, 6).memory == few.memory
 
 
@@ -91,14 +91,14 @@ def test_a_script_may_compile_its_model_after_it_has_made_the_optimizer():
 
 def test_strides_do_not_matter_but_shapes_and_values_do():
     def checksum(tensor):
-        found = data_fingerprints.DataFingerprints()
+        found = recorder.DataFingerprints()
         found.called(((tensor,), {}))
         return found.end_step()[1]
 
     tensor = torch.arange(20000.0).reshape(100, 200)
     assert checksum(tensor) == checksum(tensor.t().contiguous().t()) != checksum(tensor.reshape(200, 100))
     assert checksum(tensor) != checksum(tensor + 1) != checksum((tensor + 1).double())
-    transformed = data_fingerprints.DataFingerprints()
+    transformed = recorder.DataFingerprints()
     torch.func.vmap(lambda row: transformed.called(((row,), {})) or row)(tensor)
     assert transformed.end_step() == [0, 0]
     assert checksum(tensor.requires_grad_()) == checksum(torch.ones(2, device="meta")) == 0

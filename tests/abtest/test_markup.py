@@ -9,7 +9,7 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import advice
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report import tables
-from ampcompat.abtest.report.markup import to_latex, to_markdown
+from ampcompat.abtest.report.export import to_latex, to_markdown
 from ampcompat.cli import main
 from ampcompat.cli.report_command import differing
 

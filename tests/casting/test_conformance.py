@@ -12,8 +12,7 @@ from ampcompat.engine.casting import BACKENDS
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 from ampcompat.tools.selftest.conformance import AGREES, compare_all, functions
-from ampcompat.tools.selftest.inputs import CPU
-from ampcompat.tools.selftest.sample_arguments import BY_OWNER, case_of
+from ampcompat.tools.selftest.sample_arguments import BY_OWNER, CPU, case_of
 
 
 def lacks_half_kernels():

@@ -15,7 +15,7 @@ from ampcompat.engine.op_table import expansion
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.selftest.conformance import compare_all, functions
-from ampcompat.tools.selftest.inputs import CPU
+from ampcompat.tools.selftest.sample_arguments import CPU
 
 pytestmark = needs_fakes
 

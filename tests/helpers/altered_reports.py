@@ -15,7 +15,7 @@ import re
 
 from ampcompat.abtest import Report, to_html, to_text
 from ampcompat.abtest.report import build_charts
-from ampcompat.abtest.report.markup import to_latex, to_markdown
+from ampcompat.abtest.report.export import to_latex, to_markdown
 from ampcompat.abtest.report_data import Equivalence, Speed
 from ampcompat.cli.report_command import differing
 from ampcompat.errors import AmpError

@@ -13,7 +13,7 @@ import torch
 from ampcompat.apex.multi_tensor import updates
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.inputs import Device
+from ampcompat.tools.selftest.sample_arguments import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -87,7 +87,7 @@ def features_of_cuda():
 
 
 class FakeDevice(Device):
-    """A device of ``ampcompat.tools.selftest.inputs`` whose tensors are fake."""
+    """A device of ``ampcompat.tools.selftest.sample_arguments`` whose tensors are fake."""
 
     has_values = False
 

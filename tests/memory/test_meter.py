@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import ampcompat
 from ampcompat.support.torch_compat import features, thread_context
+from ampcompat.trace.memory.allocations import sizes_in
 from ampcompat.trace.memory.meter import MemoryMeter, cuda_allocator_stats
-from ampcompat.trace.memory.storages import sizes_in
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # torch 1.12's checkpoints

@@ -27,8 +27,8 @@ from ampcompat.engine.models import forward_conversion as forwards
 from ampcompat.engine.optimizers import gradient_scale, shown_gradients
 from ampcompat.opt_levels import OPT_LEVELS
 from ampcompat.support import tensor_lists
+from ampcompat.support.live_objects import WeakList
 from ampcompat.support.patching import PatchStack
-from ampcompat.support.weak_list import WeakList
 
 
 def trained_by_two(levels, backend, at_once):

@@ -13,7 +13,7 @@ from helpers.processes import run_in_process
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError, AmpValueError
-from ampcompat.trace.step_statistics import statistics_files
+from ampcompat.trace.step_statistics import tensor_statistics
 from ampcompat.trace.values import SUMMARY, summary
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="this torch cannot train in half on a CPU")
@@ -121,9 +121,9 @@ def test_two_optimizers_are_both_measured_in_a_step(tmp_path):
 
 
 def test_each_rank_writes_a_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics_files, "world_size", lambda: 2)
+    monkeypatch.setattr(tensor_statistics, "world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1, raising=False)
-    file = statistics_files.CsvFile(str(tmp_path / "stats.csv"))
+    file = tensor_statistics.CsvFile(str(tmp_path / "stats.csv"))
     file.write(0, [{"step": 0, "kind": "weight"}])
     file.close()
     assert [path.name for path in tmp_path.iterdir()] == ["stats.rank1.csv"]

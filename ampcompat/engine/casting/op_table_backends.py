@@ -13,7 +13,6 @@ from . import (
     autocast_flags,
     autograd,
     emulated_half_arithmetic,
-    layers,
     patch_targets,
     torch_compile,
     uncast_code,
@@ -68,9 +67,9 @@ class OpTableBackend(CastBackend):
         autograd.checkpoint_under_same_casts(self, patches)
         if self.has_autocast:
             cast_around_regions(self._switch, self._caster.autocast_cache, patches)
-        layers.accept_any_floating_input(self._caster.is_exempt, patches)
-        layers.reread_recurrent_kernels(patches)
-        layers.turn_off_fast_paths(patches)
+        uncast_code.accept_any_floating_input(self._caster.is_exempt, patches)
+        uncast_code.reread_recurrent_kernels(patches)
+        uncast_code.turn_off_fast_paths(patches)
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:

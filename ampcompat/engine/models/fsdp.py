@@ -8,8 +8,8 @@ import dataclasses
 import weakref
 
 from ...errors import AmpError
+from ...support.live_objects import WeakList
 from ...support.tensor_lists import is_narrower, is_shard
-from ...support.weak_list import WeakList
 
 
 def policy_of(policy, reduce_dtype=None):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...support.live_objects import WeakList
 from ...support.swapped_tensors import holders
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
-from ...support.weak_list import WeakList
 from .half_and_master_chunks import kept_where_equal
 from .shown_gradients import GradientsOnRead
 from .stored_master import restore, value_of

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import MutableMapping
 
-from ...support.torch_compat import trees
+from ...support.containers import let_trees_contain
 
 
 class StateByParam(defaultdict):
@@ -85,7 +85,7 @@ class StateByParam(defaultdict):
         return self.plain().__reduce__() if self.default_factory else (dict, (), None, None, iter(self.items()))
 
 
-trees.register(
+let_trees_contain(
     StateByParam,
     lambda state: (list(state.values()), (state.default_factory, list(state))),
     lambda values, context: defaultdict(context[0], zip(context[1], values)),

@@ -17,10 +17,10 @@ import torch
 
 from ...errors import AmpError, GradientOverflowError
 from ...support import tensor_lists
+from ...support.live_objects import WeakList
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
 from ...support.torch_compat.thread_blocks import grad_enabled
-from ...support.weak_list import WeakList
 from ..casting import torch_compile
 from . import chunked_step
 from .optimizer_record import record_of

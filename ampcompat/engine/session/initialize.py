@@ -11,10 +11,10 @@ import torch
 
 from ...errors import AmpError, AmpValueError
 from ...support import unversioned_writes
+from ...support.live_objects import WeakList
 from ...support.notices import Notices
 from ...support.patching import run_all
 from ...support.torch_compat.torch_names import dtype_name
-from ...support.weak_list import WeakList
 from ..casting.torch_compile import is_tracing
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
 from ..optimizers import chunked_step, pickled_optimizers, replaced_methods, zero_redundancy_optimizer

@@ -7,10 +7,9 @@ from itertools import chain
 import torch
 
 from ...support import tensor_lists
-from ...support.live_objects import all_objects
+from ...support.live_objects import WeakList, all_objects
 from ...support.tensor_lists import stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
-from ...support.weak_list import WeakList
 from ..optimizers.optimizer_record import record_of
 
 _VERSION = operator.attrgetter("_version")

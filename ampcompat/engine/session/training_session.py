@@ -11,11 +11,11 @@ from contextlib import nullcontext
 from ... import opt_levels
 from ...errors import AmpTypeError
 from ...support import swapped_tensors
+from ...support.live_objects import WeakList
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import module_registrations
 from ...support.torch_compat.thread_blocks import end_thread_blocks
-from ...support.weak_list import WeakList
 from ..loss_scaling.loss_scaler import scaler_states
 from ..models import cast_weights, ddp, forward_conversion, fsdp
 from ..optimizers import chunked_step, step_or_skip

@@ -1,29 +1,26 @@
 """Read a whole code base, and collect its uses of Apex and the problems with them."""
 
+import ast
 import os
 import re
 
 from ...support.files import in_mebibytes
 from ..reading import code_files
 from ..reading.alias_names import EXTENSIONS
-from ..reading.apex_names_used import uses
-from ..reading.calls import UNKNOWN, asked_levels, default_levels, initialize_calls
+from ..reading.apex_names_used import use, uses
+from ..reading.calls import UNKNOWN, asked_levels, default_levels, initialize_calls, levels_in_command
 from ..reading.imports import ProjectImports
 from ..reading.loops_without_apex import AMPCOMPAT
-from ..reading.names import Names
+from ..reading.names import Names, string
 from ..reading.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from ..reading.source import Source
 from . import (
-    cast_function_rules,
-    checkpoint_rules,
     initialize_rules,
-    launch_rules,
     scale_loss_rules,
     started_scripts,
     torch_amp_rules,
 )
 from .check_report import CheckReport
-from .text_files import TextFile, required_in_setup
 
 #: A Python file without any of these does not use Apex, not even through another file of the project.
 _HINTS = re.compile(
@@ -84,7 +81,7 @@ class _Project:
         except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and launch_rules.uses_cuda(data))
+        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and started_scripts.uses_cuda(data))
         if kind == code_files.PYTHON:
             self.training += [path] if started_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
@@ -171,10 +168,10 @@ class _Project:
         self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source)
-        self.report.findings += launch_rules.launching(source)
+        self.report.findings += started_scripts.launching(source)
         self.report.findings += scale_loss_rules.check(source, _may_be(levels, _MASTERS))
         if any(use.name in ("apex.amp.initialize", "apex.amp.scale_loss") for use in found):
-            self.report.findings += checkpoint_rules.checkpoints(source)
+            self.report.findings += scale_loss_rules.checkpoints(source)
 
     def _binary_cross_entropy(self, imports, asked):
         """Search the files that call ``amp.initialize``, and the files of the project that they import."""
@@ -187,7 +184,7 @@ class _Project:
         for path in sorted(reached):
             source = self.source(path)
             if source is not None:
-                self.report.findings += cast_function_rules.binary_cross_entropy(source)
+                self.report.findings += scale_loss_rules.binary_cross_entropy(source)
 
     def _torch_amp(self):
         """Search the files that train without Apex."""
@@ -241,15 +238,96 @@ def _may_be(levels, wanted):
 def _not_carried(found):
     """Return one finding per file and refused part of Apex, with the place of its first use."""
     first = {}
-    for use in found:
-        if use.becomes == REFUSED:
-            part = ".".join(use.name.split(".")[:3])
-            if part not in first or _RANKS.index(use.fallback) < _RANKS.index(first[part].fallback):
-                first[part] = use
+    for used in found:
+        if used.becomes == REFUSED:
+            part = ".".join(used.name.split(".")[:3])
+            if part not in first or _RANKS.index(used.fallback) < _RANKS.index(first[part].fallback):
+                first[part] = used
     rule = RULES["not-carried"]
     return [
-        finding("not-carried", use.place, severity=_SEVERITIES[use.fallback])._replace(
-            message=f"{use.name}: {rule.title}; {use.advice}."
+        finding("not-carried", used.place, severity=_SEVERITIES[used.fallback])._replace(
+            message=f"{used.name}: {rule.title}; {used.advice}."
         )
-        for use in first.values()
+        for used in first.values()
     ]
+
+
+# Each of these takes time proportional to the text: no part can match what the next part matches too.
+_REQUIRED = re.compile(r"(?:- *)?[\"']?apex(?:\[[\w,]*\])?(?:$|\s*(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*]))")
+_PIP, _PIP_APEX = re.compile(r"\bpip3?\s+install\b"), re.compile(r"\s[\"']?apex(?=[=<>~!\"'\s]|$)")
+_FROM_SOURCE = re.compile(r"(github\.com[/:]\w+/apex)|(--cuda_ext)|(--cpp_ext)", re.IGNORECASE)
+_CONDA, _CONDA_APEX = re.compile(r"\b(conda|mamba)\s+install\b"), re.compile(r"\b(nvidia-)?apex\b")
+_MODULE = re.compile(r"-m\s+(apex(?:\.\w+)+)")
+_LAUNCHERS = re.compile(r"torch\.distributed\.(launch|run)\b|\btorchrun\b|apex\.parallel\.multiproc")
+_WORD, _ENDING = re.compile(r"[\w./-]+"), re.compile(r"\.py\b")
+
+
+def required_in_setup(source):
+    """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
+    strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
+    if any(each.full_name == "apex" for each in source.imports):
+        return []
+    return [source.problem("web-apex", node) for node in strings if _is_required(string(node))]
+
+
+class TextFile:
+    """The findings in the lines of one file, or of a notebook's shell commands.
+
+    Attributes:
+        uses: ``Use`` records of modules that are run by name.
+        findings: the findings.
+        levels: the levels that commands pass.
+        launched: scripts that are started in several processes.
+    """
+
+    def __init__(self, lines, is_shell):
+        self.uses, self.findings, self.levels, self.launched = [], [], [], set()
+        for place, line in _joined(lines):
+            code = line.partition("#")[0] if not line.lstrip().startswith("#") else ""
+            if is_shell:
+                self._command(place, code)
+            if _FROM_SOURCE.search(line if not is_shell else code) or _has_both(code, _CONDA, _CONDA_APEX):
+                self.findings.append(finding("builds-apex", place))
+            elif any(_has_both(part, _PIP, _PIP_APEX) for part in re.split("[;&|]", code)) or (
+                not is_shell and _is_required(line)
+            ):
+                self.findings.append(finding("web-apex", place))
+
+    def _command(self, place, line):
+        self.uses += [use(place, name) for name in _MODULE.findall(line)]
+        self.levels += [RequestedLevel(place, level, "passed in a command") for level in levels_in_command(line)]
+        launcher = _LAUNCHERS.search(line)
+        if launcher:
+            scripts = (_script(each.group()) for each in _WORD.finditer(line, launcher.end()))
+            self.launched |= {next(filter(None, scripts), None)} - {None}
+
+
+def _is_required(line):
+    """Return whether a requirement, as in a file of requirements, is ``apex``."""
+    return bool(_REQUIRED.match(line.partition("#")[0].strip().rstrip(" \t\"',")))
+
+
+def _has_both(text, first, second):
+    """Return whether a text has a match of ``first``, and after it one of ``second``."""
+    found = first.search(text)
+    return found is not None and second.search(text, found.end()) is not None
+
+
+def _script(word):
+    """Return the part of a word that ends in ``.py``, or None."""
+    ends = [each.end() for each in _ENDING.finditer(word)]
+    return word[: ends[-1]] if ends and ends[-1] > len(".py") else None
+
+
+def _joined(lines):
+    """Yield (place of the first line, text), with lines that end in a backslash joined with the next."""
+    first, parts = None, []
+    for place, line in lines:
+        first = place if first is None else first
+        if line.rstrip().endswith("\\"):
+            parts.append(line.rstrip()[:-1])
+            continue
+        yield first, " ".join(parts + [line])
+        first, parts = None, []
+    if parts:
+        yield first, " ".join(parts)

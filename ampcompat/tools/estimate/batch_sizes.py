@@ -11,7 +11,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 from ...errors import AmpError, AmpValueError
 from ...scripts.reading.source import declared_options
 from ...support.terminal import aligned
-from ...trace.memory.bytes_by_kind import format_bytes
+from ...trace.memory.memory_report import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})

@@ -19,7 +19,7 @@ from ...errors import AmpError
 from ...support import random_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
-from ...trace.memory import storages
+from ...trace.memory import allocations
 from ...trace.memory.memory_observer import measured_step
 from .assumed_values import AssumedValues
 from .fake_modules import convert_in_place, fake_copy, offload
@@ -119,7 +119,7 @@ def counted_as(device):
         if device == "cuda":
             patches.set(emulated_half_arithmetic, "setting", lambda: "off")
             patches.set(features, "has_mixed_batch_norm", lambda *args: True)
-            patches.set(storages, "UNIT", CUDA_UNIT)
+            patches.set(allocations, "UNIT", CUDA_UNIT)
             patches.defer(_set_onednn, _set_onednn(False))
             offload(patches)
         yield

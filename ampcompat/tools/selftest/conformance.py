@@ -17,9 +17,8 @@ from ...support.containers import BYTES, floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.torch_compat import features
 from ...support.torch_compat.torch_names import dtype_name
-from .inputs import CPU, KINDS, Device, Inputs
 from .results import NOT_RUN, CheckResult
-from .sample_arguments import case_of
+from .sample_arguments import CPU, KINDS, Device, Inputs, case_of
 from .training import REPORT, first_line
 
 EPS = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-22, torch.float64: 2.0**-50}

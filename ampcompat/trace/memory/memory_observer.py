@@ -6,9 +6,8 @@ from types import MethodType
 from ...engine.optimizers.optimizer_record import record_of
 from ...support.observer import Observer
 from ...support.patching import PatchStack
-from .bytes_by_kind import MemoryUsage
+from .memory_report import MemoryUsage, notes_on
 from .meter import MemoryMeter
-from .report import notes_on
 
 #: The number of iterations that may be skipped before the measured one: a dynamic loss scale starts high.
 MAX_SKIPPED = 10

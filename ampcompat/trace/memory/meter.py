@@ -11,14 +11,13 @@ from contextlib import ExitStack
 import torch
 
 from ...engine.optimizers.optimizer_record import record_of
+from ...support.live_objects import WeakList
 from ...support.tensor_lists import stored_gradient
 from ...support.torch_compat import features, thread_context
-from ...support.weak_list import WeakList
 from ..hooks import TrainingCalls
-from .allocations import AllocationTracker
-from .bytes_by_kind import KINDS, BytesByKind, MemoryUsage
+from .allocations import AllocationTracker, StorageTable, sizes_in, storages_in
+from .memory_report import KINDS, BytesByKind, MemoryUsage
 from .saved_tensors import RESOLUTION, SavedTensors
-from .storages import StorageTable, sizes_in, storages_in
 
 _STATIC_KINDS = ("parameters", "masters", "optimizer", "model_buffers")
 

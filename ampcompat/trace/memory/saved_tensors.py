@@ -8,7 +8,7 @@ import torch
 from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import thread_context
-from .storages import sizes_in
+from .allocations import sizes_in
 
 #: A new peak is sampled only if it is larger by this share: an error of 0.1 % avoids most samples.
 RESOLUTION = 1e-3

@@ -2,8 +2,7 @@
 
 from ...errors import AmpValueError
 from .op_stats import OpStats
-from .statistics_files import CsvFile, TensorBoardEvents
-from .tensor_statistics import TensorStatistics
+from .tensor_statistics import CsvFile, TensorBoardEvents, TensorStatistics
 
 
 def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None, stats_file=None, tensorboard=None):
