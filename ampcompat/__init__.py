@@ -10,7 +10,7 @@ import importlib
 
 __version__ = "0.2.0"
 
-__all__ = ["amp", "audit", "current", "estimate", "fsdp_policy", "gradient_histogram", "memory_report", "reset"]
+__all__ = ["amp", "audit", "current", "estimate", "fsdp_policy", "memory_report", "reset"]
 __all__ += ["session"]
 
 #: True for type checkers, which then see the imports that ``__getattr__`` makes. Importing ``typing`` would take longer
@@ -18,7 +18,7 @@ __all__ += ["session"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
-    from .sessions import current, fsdp_policy, gradient_histogram, reset, session
+    from .sessions import current, fsdp_policy, reset, session
     from .tools.audit.audit import audit
     from .tools.memory_report_and_estimate import estimate, memory_report
 
@@ -28,7 +28,6 @@ _MODULES = {
     "current": "sessions",
     "reset": "sessions",
     "fsdp_policy": "sessions",
-    "gradient_histogram": "sessions",
     "audit": "tools.audit.audit",
     "memory_report": "tools.memory_report_and_estimate",
     "estimate": "tools.memory_report_and_estimate",

@@ -195,7 +195,7 @@ def initialize(
         gradients overflow on every rank. Every rank of the group must call ``scale_loss`` equally often.
         diagnose: for every skipped step, print where inf or nan first occurred, how large the values were before, and
             what to try. Adds a few small operations per module and step, and no synchronization unless a step is
-            skipped. See also ``ampcompat.gradient_histogram``.
+            skipped.
         free_half_grads: at O2 and O5, ``.grad`` of half params is None after ``scale_loss``, and the float32 gradients
             are freed in ``step``. Otherwise ``param.grad`` can be read as a half gradient until ``zero_grad``.
         store_param_remainders: at O5, store between steps only the 16 bits of float32 master weights that bfloat16

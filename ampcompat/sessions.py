@@ -1,4 +1,4 @@
-"""Functions that Apex does not have: sessions, and histograms of gradients.
+"""Functions that Apex does not have: sessions.
 
 Options of a session override the arguments of ``amp.initialize``, like options of the command line.
 """
@@ -6,27 +6,22 @@ Options of a session override the arguments of ``amp.initialize``, like options 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import Any, Iterator, List, Optional, Sequence, Union
+from typing import Any, Iterator, Optional, Sequence, Union
 
 import torch
 
 from . import opt_levels
 from .engine.models import fsdp
-from .engine.optimizers.optimizer_record import record_of
 from .engine.session import process_state
 from .engine.session.disabled_session import DisabledSession
 from .engine.session.training_session import Session, new_session
-from .errors import AmpError, AmpTypeError
+from .errors import AmpError
 from .support.observer import Observer
 from .support.patching import run_after
-from .trace.exponents import ExponentCounts
-from .trace.skipped_steps.diagnosis import add_diagnosis, find_diagnosis
-from .trace.skipped_steps.gradient_histogram import Histogram
+from .trace.skipped_steps.diagnosis import add_diagnosis
 from .trace.step_statistics.added_observers import add_observers
 
-__all__ = ["current", "fsdp_policy", "gradient_histogram", "reset", "session"]
-
-GradientSource = Union[torch.nn.Module, torch.optim.Optimizer]
+__all__ = ["current", "fsdp_policy", "reset", "session"]
 
 
 @contextmanager
@@ -136,69 +131,3 @@ def fsdp_policy(opt_level: str = "O1", reduce_dtype: Optional[torch.dtype] = Non
         overrides, dtypes = opened.overrides, opened.dtypes
     _, policy = opt_levels.resolve(opt_level, options, overrides, dtypes)
     return fsdp.policy_of(policy, reduce_dtype)
-
-
-def gradient_histogram(source: Union[GradientSource, List[GradientSource], None] = None) -> Histogram:
-    """Count gradients by powers of two, to see whether half-precision training needs a loss scale.
-
-    Args:
-        source: a model, an optimizer, or a list of them, whose unscaled gradients are counted. Call it after the
-            ``scale_loss`` block and before ``optimizer.step()``. None: the gradients that ``diagnose`` has counted
-            since ``amp.initialize``, a sample of every tenth backward pass.
-
-    Returns:
-        A ``trace.skipped_steps.gradient_histogram.Histogram``. Its ``table()`` and ``summary()`` return text.
-        ``underflow_fraction()`` is the fraction of nonzero values that float16 rounds to 0 (below 2**-24),
-        ``subnormal_fraction()`` is that of values with fewer bits, ``overflow_fraction()`` that of values above 65504.
-        At a loss scale from ``min_lossless_scale()`` to ``max_safe_scale()`` no value underflows or overflows.
-
-    Raises:
-        AmpTypeError: ``source`` is of another type.
-        AmpError: there are no gradients, they are still scaled, or nothing was counted.
-    """
-    if source is None:
-        return _counted().histogram()
-    gradients = []
-    for each in source if isinstance(source, (list, tuple)) else [source]:
-        gradients += [gradient for gradient in _gradients_of(each) if gradient is not None]
-    if not gradients:
-        raise AmpError(
-            "gradient_histogram found no gradients. Call it after the scale_loss block and before optimizer.step(), "
-            "which frees those of masters, or optimizer.zero_grad()."
-        )
-    counts = ExponentCounts()
-    counts.update(gradients)
-    return Histogram(*counts.read())
-
-
-def _counted():
-    opened = current()
-    diagnosis = find_diagnosis(opened) if opened is not None and opened.enabled else None
-    if diagnosis is not None:
-        return diagnosis
-    raise AmpError(
-        "gradient_histogram() without a model or optimizer asks for what diagnose has counted: call "
-        "amp.initialize(..., diagnose=True) first, or pass the model or the optimizer."
-    )
-
-
-def _gradients_of(source):
-    """Return the gradients of a model (of its masters, if it has some) or of an optimizer; some may be None."""
-    if hasattr(source, "param_groups"):
-        record = record_of(source)
-        if record is not None and record.gradients.are_delayed():
-            raise AmpError(
-                "gradient_histogram got an optimizer whose gradients are still scaled, since the last amp.scale_loss "
-                "had delay_unscale=True. Call it after the pass that unscales them."
-            )
-        return [param.grad for group in source.param_groups for param in group["params"]]
-    if not hasattr(source, "parameters"):
-        raise AmpTypeError(
-            f"gradient_histogram expected a model, an optimizer or a list of them, not {type(source).__name__}."
-        )
-    masters = getattr(current(), "masters", None)
-    found = []
-    for param in source.parameters():
-        master = None if masters is None else masters.find(param)
-        found.append(param.grad if master is None else master.grad)
-    return found

@@ -101,7 +101,7 @@ def add_training_options(parser):
         "--diagnose",
         action="store_const",
         const=1,
-        help="print why steps are skipped, and at the end a histogram of the gradients",
+        help="print why steps are skipped, and at the end how many passes had which cause",
     )
     parser.add_argument(
         "--store-param-remainders",

@@ -8,17 +8,6 @@ import torch
 from ..support.torch_compat.thread_blocks import grad_enabled
 from .values import dense_values
 
-#: The exponents that ``ExponentCounts`` counts: all of float32's, and one more at either end for float64.
-LOWEST, HIGHEST = -150, 128
-
-#: The largest finite number of float16.
-FLOAT16_MAX = 65504.0
-
-#: The number of elements that are counted at a time: bounds the memory.
-CHUNK = 1 << 20
-
-_ZEROS, _NONFINITE, _OVERFLOWS, _FIRST = 0, 1, 2, 3  # positions in a vector of counts
-
 #: The largest number of values of a tensor that ``TensorSamples`` counts, and their exponents; smaller or larger ones
 #: count as the first or last.
 SAMPLE = 1024
@@ -32,50 +21,6 @@ def exponents_of(values):
     # A rounded logarithm may be off by one near powers of two, so it is corrected by exact comparisons.
     exponents = exponents - (torch.pow(2.0, exponents) > values).to(values.dtype)
     return exponents + (torch.pow(2.0, exponents + 1) <= values).to(values.dtype)
-
-
-class ExponentCounts:
-    """Counts values by their exponents; the counts stay on their devices until ``read``.
-
-    Args:
-        sample: about how many evenly spaced values of a tensor to count, weighted for those that are left out; None for
-            all.
-    """
-
-    def __init__(self, sample=None):
-        self._sample = sample
-        self._vectors = {}  # device -> int64 counts
-
-    def update(self, tensors):
-        """Count the values of floating-point tensors."""
-        with grad_enabled(False):
-            for values in map(dense_values, tensors):
-                if values is not None:
-                    self._count(values.reshape(-1))
-
-    def _count(self, values):
-        stride = 1 if self._sample is None else -(-values.numel() // self._sample)
-        if values.device.type == "mps":  # it has no float64
-            values = values.cpu()
-        counts = self._vectors.get(values.device)
-        if counts is None:
-            counts = torch.zeros(_FIRST + HIGHEST - LOWEST + 1, dtype=torch.int64, device=values.device)
-            self._vectors[values.device] = counts
-        for chunk in values[::stride].split(CHUNK):
-            chunk = chunk.to(torch.float64).abs()
-            finite = chunk - chunk == 0
-            bins = exponents_of(chunk).clamp(LOWEST, HIGHEST) - (LOWEST - _FIRST)
-            bins = bins.masked_fill(chunk == 0, _ZEROS).masked_fill(~finite, _NONFINITE).to(torch.int64)
-            counts.index_add_(0, bins, torch.full_like(bins, stride))
-            counts[_OVERFLOWS] += (finite & (chunk > FLOAT16_MAX)).sum() * stride
-
-    def read(self):
-        """Return ``{exponent: count}``, and how many values are 0, inf or nan, and finite above 65504."""
-        totals = [0] * (_FIRST + HIGHEST - LOWEST + 1)
-        for vector in self._vectors.values():
-            totals = [total + count for total, count in zip(totals, vector.tolist())]
-        counts = {LOWEST + index: count for index, count in enumerate(totals[_FIRST:]) if count}
-        return counts, totals[_ZEROS], totals[_NONFINITE], totals[_OVERFLOWS]
 
 
 class Stats(NamedTuple):

@@ -1,4 +1,4 @@
-"""``run --diagnose``: prints for an unchanged script why steps were skipped, and a histogram of its gradients."""
+"""``run --diagnose``: prints for an unchanged script why steps were skipped, and how many passes had which cause."""
 
 import pytest
 from helpers import forked, half_kernels
@@ -35,8 +35,7 @@ def check(printed, happened):
     said = printed.partition("the script ends")
     (line,) = [line for line in "".join(said).splitlines() if line.startswith("ampcompat: step 2 (loss scaler 0)")]
     assert happened in line and "The loss was nan although" in line
-    assert "ampcompat: of 4 backward passes 1 had inf or nan: 1 as in step 2 (nan in the loss). Unscaled" in said[2]
-    assert "loss" in said[2].splitlines()[-1]
+    assert "ampcompat: of 4 backward passes 1 had inf or nan: 1 as in step 2 (nan in the loss)." in said[2]
 
 
 @pytest.mark.parametrize("path", ["dynamic"], indirect=True)

@@ -12,7 +12,6 @@ from ampcompat.engine.session.disabled_session import DisabledSession
 from ampcompat.engine.session.training_session import Session
 from ampcompat.tools.audit.audit import Audit
 from ampcompat.tools.memory_report_and_estimate import MemoryReport
-from ampcompat.trace.skipped_steps.gradient_histogram import Histogram
 
 net = torch.nn.Linear(8, 1)
 adam = torch.optim.Adam(net.parameters())
@@ -54,7 +53,6 @@ norm("x")  # type: ignore[arg-type]
 with ampcompat.session("O1", backend="patched") as session:
     assert_type(session, Session)
 assert_type(ampcompat.current(), Optional[Union[Session, DisabledSession]])
-assert_type(ampcompat.gradient_histogram(adam), Histogram)
 with ampcompat.audit() as audit:
     assert_type(audit, Audit)
 assert_type(ampcompat.estimate(net, torch.optim.Adam, "O2", loss=lambda model: loss, accumulate=2), MemoryReport)

@@ -12,15 +12,10 @@ from collections import Counter
 from ...support.notices import is_first_rank
 from ...support.observer import Observer
 from ..activations import ActivationHooks
-from ..exponents import ExponentCounts
 from ..values import NamedScalars, named_maxima
-from .gradient_histogram import Histogram
 from .pass_record import PassRecord, RecentPasses, read_record, weight_maxima, zero_eps
 from .skip_facts import NOT_RECORDED, UNWATCHED, ModelNames
 from .skip_messages import explain
-
-#: Every n-th pass is counted in the histogram, with about this number of values of each gradient.
-COUNT_EVERY, SAMPLE = 10, 1 << 16
 
 #: Passes at a scale that never skips are read together: one wait for the device in this number of passes.
 READ_EVERY = 50
@@ -36,7 +31,7 @@ class OverflowDiagnosis(Observer):
 
     Args:
         prints: whether to print; otherwise see ``findings``.
-        prints_summary: whether to print a histogram of the gradients at the end, and everything at any verbosity.
+        prints_summary: whether to print at the end how many passes had which cause, and everything at any verbosity.
 
     Attributes:
         is_paused: whether passes are not recorded and take as long as without a diagnosis. The forward pass of a step
@@ -54,7 +49,6 @@ class OverflowDiagnosis(Observer):
         self._prints = prints
         self._prints_summary = prints_summary
         self._verbosity = 0 if prints_summary else 1  # the least verbosity at which it prints
-        self._counter = ExponentCounts(SAMPLE)
         self._passes = 0
         self._never_skipped = []  # records of passes at a static scale, to be read together
         self._has_nonfinite_weights = False  # after such a pass, later ones show nothing new
@@ -132,9 +126,7 @@ class OverflowDiagnosis(Observer):
             self._never_skipped.append(record)
             if len(self._never_skipped) >= READ_EVERY:
                 self._read_never_skipped()
-        if self._passes % COUNT_EVERY == 0:
-            self._is_first_rank = is_first_rank()
-            self._counter.update([gradient for _, gradient in self._names.gradients(backward.records)])
+        self._is_first_rank = is_first_rank()
         self._passes += 1
         self._hooks.gradients.clear()
         self._hooks.clear_on_next_forward()
@@ -166,10 +158,6 @@ class OverflowDiagnosis(Observer):
         self._names.clear()
         self._findings.clear()
         self._recent.clear()
-
-    def histogram(self):
-        """Return the ``gradient_histogram.Histogram`` of the unscaled gradients: a sample of passes and values."""
-        return Histogram(*self._counter.read())
 
     def last_facts(self, loss_id):
         """Return the ``OverflowFacts`` of the last skipped step of a loss, or None."""
@@ -276,8 +264,7 @@ class OverflowDiagnosis(Observer):
         for scaler in session().all_scalers() if self._records else ():
             scaler.sync()
         if self._prints_summary and self._passes and self._is_first_rank:
-            table = self.histogram().table("Unscaled gradients by magnitude, a sample")
-            session().notices.say(f"{self._findings.summary(self._passes)} {table}", self._verbosity)
+            session().notices.say(self._findings.summary(self._passes), self._verbosity)
             self._prints_summary = False
 
 
