@@ -92,6 +92,11 @@ def test_lerp_in_place_is_left_to_torch_as_steps_of_optimizers_consist_of_it():
     assert not [key for key in BY_KEY if key[1] == "lerp_"]
 
 
+def test_a_product_in_place_is_cast_only_by_its_own_rule():
+    rows = [row for row in ROWS if row.name in ("addmm_", "addbmm_", "baddbmm_") and row.owner == "torch.Tensor"]
+    assert len(rows) == 3 and all(row.no_nested_casts for row in rows)
+
+
 def test_instance_norm_is_left_alone_as_apex_leaves_it():
     assert not [row for row in ROWS if row.name in ("instance_norm", "batch_norm", "mean", "sigmoid")]
 

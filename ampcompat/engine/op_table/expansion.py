@@ -89,7 +89,9 @@ def expand(row):
     in_place = _in_place_rule(row.rule)
     if in_place and row.name not in WITHOUT_IN_PLACE_ROW:
         for owner in (TENSOR, TORCH, FUNCTIONAL):
-            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place))
+            # A device may compute a product in place by the product that its autocast casts.
+            alone = row.no_nested_casts or row.rule == HALF
+            expanded.append(row._replace(owner=owner, name=row.name + "_", rule=in_place, no_nested_casts=alone))
     return expanded
 
 

@@ -1,5 +1,6 @@
 """Torch's modules of functions for a device, such as ``torch.cuda``; for torch_xla's, the same functions."""
 
+import contextlib
 import importlib
 
 import torch
@@ -16,6 +17,10 @@ class Xla:
     def synchronize(self, device=None):
         """Wait for the graphs that were started."""
         self._functions.wait_device_ops()
+
+    def eagerly(self):
+        """Return a context in which operations are computed when they are called, not as a graph when one is read."""
+        return importlib.import_module("torch_xla.experimental").eager_mode_context(True)
 
     def manual_seed(self, seed):
         """Seed the generator; its state is one number, the seed at first."""
@@ -54,3 +59,8 @@ def synchronize(device):
     wait = getattr(module_of(device.type), "synchronize", None) if device.type != "cpu" else None
     if wait is not None:
         wait() if device.type == "mps" else wait(device)
+
+
+def eagerly(device_type):
+    """Return a context in which a device computes operations when they are called, as most do anyway."""
+    return getattr(module_of(device_type), "eagerly", contextlib.nullcontext)()

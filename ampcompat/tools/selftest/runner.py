@@ -16,7 +16,7 @@ from ... import __version__
 from ...engine.casting import emulated_half_arithmetic
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...support.torch_compat import features
+from ...support.torch_compat import devices, features
 from ...support.torch_compat.torch_names import dtype_name
 from .conformance import check_casts
 from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
@@ -79,8 +79,8 @@ def run(device, quick=False, write=print, width=120):
 def _rows_of(name, check, device, quick):
     """Yield the rows of a check; an exception is a failed row, and the other checks still run."""
     try:
-        for row in check(device, quick):
-            yield row
+        with devices.eagerly(device.partition(":")[0]):  # nothing is the same twice, which graphs are compiled for
+            yield from check(device, quick)
     except Exception as error:  # the user wants the rest of the table, including this error
         if process_state.current() is not None:
             with contextlib.suppress(Exception):
