@@ -31,13 +31,13 @@ def measured(setting, model, loss, accumulate=1):
     with session_of(setting):
         optimizer = adam_of(model.parameters())
         initialize(setting, model, optimizer)
+        accumulation = amp.accumulate(optimizer, accumulate)
 
         def step():
             for _ in range(accumulate):
-                with amp.scale_loss(loss(model) / accumulate, optimizer) as scaled_loss:
+                with accumulation.scale_loss(loss(model)) as scaled_loss:
                     scaled_loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+                accumulation.step()
 
         return ampcompat.memory_report(model, optimizer, step)
 
@@ -242,6 +242,53 @@ def test_values_that_are_read_are_those_of_a_good_step():
     assert found.peak_by_kind.activations > 0
     (note,) = found.notes
     assert "integers" in note
+
+
+@needs_fakes
+def test_integers_are_known_until_unknown_ones_are_written_to_them():
+    data, seen = torch.arange(3 * assumed_values.LARGEST), {}
+
+    def loss(model):
+        output = model(torch.randn(8, 6))
+        ids, others, table = torch.arange(10, 15), torch.tensor([[7, 8], [9, 10]]), torch.zeros(5).long()
+        row = others[1]
+        row[0] = output.argmax()
+        torch.add(output.argmax(), ids, out=table)
+        ids.mul_(2)[1:3] += 100
+        cut = torch.stack([data[place : place + 2] for place in ids])
+        seen.update(
+            ids=ids.tolist(),
+            shape=list(torch.ones(int(cut[1, 1]), int((ids > 28).sum())).shape),
+            unknown=[int(row[1]), int(others[0, 0]), int(table[2])],
+        )
+        return output.sum()
+
+    found = ampcompat.estimate(networks.make_network(), adam_of, "O2", loss=loss)
+    assert seen == {"ids": [20, 122, 124, 26, 28], "shape": [123, 2], "unknown": [1, 1, 1]}
+    assert "integers" in found.notes[0]
+
+
+@needs_fakes
+def test_a_batch_that_is_cut_out_of_the_data_in_python_runs_no_fake_operation_per_sample(monkeypatch):
+    kind, counts, data = type(fake_tensors.new_mode()), [], torch.arange(1000)
+    run = kind.__torch_dispatch__
+
+    def counted(mode, *args, **kwargs):
+        counts[-1] += 1
+        return run(mode, *args, **kwargs)
+
+    monkeypatch.setattr(kind, "__torch_dispatch__", counted)
+    for batch in (8, 8, 64, 64):  # torch caches what it computes for a shape
+
+        def loss(model, batch=batch):
+            places = torch.randint(900, (batch,))
+            inputs = torch.stack([data[place : place + 6] for place in places])
+            targets = torch.stack([data[place + 1 : place + 1 + 6] for place in places])
+            return (model(inputs.float()).mean(1) - targets.float().mean(1)).sum()
+
+        counts.append(0)
+        ampcompat.estimate(networks.make_network(), adam_of, "O0", loss=loss)
+    assert counts[1] == counts[3]
 
 
 @needs_fakes

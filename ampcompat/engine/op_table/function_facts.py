@@ -10,6 +10,7 @@ class FunctionFacts(NamedTuple):
     """What is true of a function, its method and its operator; a function without a row has the defaults."""
 
     is_view: bool = False  # its result has the values of the input, or some of them
+    is_selection: bool = False  # elements of its inputs, as many as its inputs or its indices have
     is_property: bool = False
     changes_dtype: bool = False  # of its first argument
     follows_first: bool = False  # its result has the dtype of its first argument, whatever the others have
@@ -46,6 +47,7 @@ _OUTSIDE_FORWARD = (
 #: Facts and the names of the functions for which they hold, without a function's underscores, or of torch's operators.
 _ROWS = (
     (dict(is_view=True), _DATA_MOVEMENT + " H T data mH mT real"),
+    (dict(is_selection=True), "cat gather index index_select stack"),
     (dict(is_property=True), "H T data mH mT real"),
     (dict(changes_dtype=True), "bfloat16 double float half to type type_as"),
     (dict(follows_first=True), "__setitem__ embedding_bag index_fill masked_fill masked_scatter"),

@@ -2,15 +2,19 @@
 
 It also remembers which operation failed.
 
-The values are those of a normal step: everything is finite and nothing overflows. Small integer tensors on the CPU have
-their real values, since scripts choose samples and sizes by them: a language model's batch is typically
+The values are those of a normal step: everything is finite and nothing overflows. Small integer tensors on the CPU are
+real tensors, since scripts choose samples and sizes by them: a language model's batch is typically
 ``torch.stack([data[i : i + length] for i in torch.randint(…)])``.
 """
 
+import functools
+import math
+
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...engine.op_table.function_facts import having
-from ...support.containers import map_items, tensors_in
+from ...support.containers import tensors_in
 from ...support.torch_compat import fake_tensors, thread_context
 from ...trace.calls import OperationCalls
 
@@ -21,6 +25,11 @@ _FALSE = having("is_usually_false")
 LARGEST = 1 << 20
 
 _UNINITIALIZED = having("is_uninitialized")
+
+_SELECTIONS = having("is_selection")
+
+#: What the size of an operation's result follows from: the elements that it selects from its inputs, or broadcasting.
+SELECTION, POINTWISE = "selection", "pointwise"
 
 
 class AssumedValues(OperationCalls):
@@ -43,14 +52,11 @@ class AssumedValues(OperationCalls):
         self._known = KnownIntegers()
         self._no_value = fake_tensors.data_dependent_error()
         self._loses_versions = fake_tensors.loses_versions()
-        self._written_lists = {}  # function -> places of the lists of tensors that it writes
 
     def called(self, function, args, kwargs):
         """Run an operation; supply a value if an unknown one is read."""
-        if function is torch.ops.aten._local_scalar_dense.default:
-            known = self._known.value_of(args[0])
-            if known is not None:
-                return known
+        if self._known.can_compute(function, args, kwargs):
+            return _computed(function, args, kwargs)
         try:
             result = function(*args, **kwargs)
         except self._no_value:
@@ -63,25 +69,24 @@ class AssumedValues(OperationCalls):
         except Exception:  # recorded and raised again
             self.failed = str(function)
             raise
+        written = _written(function, args, kwargs) if function._schema.is_mutable else ()
         if self._loses_versions:
-            self._count_versions(function, args)
+            self._count_versions(written)
         if self.integers_read and isinstance(result, torch.Tensor) and not result.numel():
             self.has_emptied = True
-        self._known.compute(function, args, kwargs, result)
+        if self._known.has_result(function, args, kwargs, result):
+            return _computed(function, args, kwargs)
+        self._known.forget(written)
         if isinstance(result, torch.Tensor) and result.dtype is torch.bool:
             if function.__name__.partition(".")[0] in _FALSE:
                 self._false[result] = True
         return result
 
-    def _count_versions(self, function, args):
-        places = self._written_lists.get(function)
-        if places is None:
-            arguments = enumerate(function._schema.arguments)
-            places = [place for place, each in arguments if each.alias_info is not None and each.alias_info.is_write]
-            self._written_lists[function] = places
-        for written in [args[place] for place in places if place < len(args)]:
-            if isinstance(written, (list, tuple)):
-                torch.autograd.graph.increment_version([each for each in written if isinstance(each, torch.Tensor)])
+    @staticmethod
+    def _count_versions(written):
+        for each in written:
+            if isinstance(each, (list, tuple)):
+                torch.autograd.graph.increment_version([item for item in each if isinstance(item, torch.Tensor)])
 
     def _value_of(self, tensor):
         if tensor.dtype is torch.bool:
@@ -93,58 +98,67 @@ class AssumedValues(OperationCalls):
 
 
 class KnownIntegers:
-    """Computes operations on known integers and booleans for real, once more, and remembers their results."""
+    """Knows which integer and boolean tensors have their values: real ones that no unknown value was written to."""
 
     def __init__(self):
-        from torch.utils.weak import WeakTensorKeyDictionary
+        self._unknown = {}  # address of a storage -> a weak reference, which keeps the address from being used again
 
-        self._values = WeakTensorKeyDictionary()  # fake tensor -> real tensor
+    def can_compute(self, function, args, kwargs):
+        """Return whether the result of an operation is known and needs no more memory than its inputs, or little."""
+        size = _size_of_result(function)
+        given = list(tensors_in([args, kwargs])) if size else []
+        if size == POINTWISE and math.prod(each.numel() for each in given) > LARGEST:
+            return False
+        return bool(given) and all(map(self._has, given))
 
-    def of(self, tensor):
-        """Return the real tensor of a tensor, or None if its values are not known."""
-        return self._values.get(tensor) if fake_tensors.is_fake_type(type(tensor)) else tensor
-
-    def value_of(self, tensor):
-        """Return the value of a known tensor with one element, or None."""
-        known = self.of(tensor) if _can_be_known(tensor) else None
-        if known is None:
-            return None
-        with thread_context.without_dispatch_modes():
-            return known.item()
-
-    def compute(self, function, args, kwargs, result):
-        """Compute an operation for real if its result is small and the values of all its tensors are known."""
+    def has_result(self, function, args, kwargs, result):
+        """Return whether a result is small, and known since all tensors in the arguments are."""
         results = [result] if isinstance(result, torch.Tensor) else result
         if not isinstance(results, (list, tuple)) or not results or not all(map(_can_be_known, results)):
-            return
+            return False
         given = tensors_in([args, kwargs])
-        is_known = all(_can_be_known(each) and self.of(each) is not None for each in given)
-        if is_known and function.__name__.partition(".")[0] not in _UNINITIALIZED:
-            self._compute(function, args, kwargs, results)
-        elif function._schema.is_mutable:
-            self._forget(results)
+        is_known = all(each.numel() <= LARGEST and self._has(each) for each in given)
+        return is_known and function.__name__.partition(".")[0] not in _UNINITIALIZED
 
-    def _compute(self, function, args, kwargs, results):
-        args, kwargs = self._real(args), self._real(kwargs)
-        with thread_context.without_dispatch_modes():
-            real = function(*args, **kwargs)
-        for fake, value in zip(results, [real] if isinstance(real, torch.Tensor) else real):
-            self._values[fake] = value
-
-    def _real(self, each):
-        if isinstance(each, torch.Tensor):
-            return self.of(each)
-        return map_items(self._real, each) if isinstance(each, (tuple, list, dict)) else each
-
-    def _forget(self, written):
+    def forget(self, written):
         """Forget the values in the memory of tensors that were written to."""
-        memory = {value.untyped_storage().data_ptr() for value in map(self.of, written) if value is not None}
-        for fake, value in list(self._values.items()):
-            if value.untyped_storage().data_ptr() in memory:
-                del self._values[fake]
+        for tensor in tensors_in(written):
+            if _can_be_known(tensor) and not fake_tensors.is_fake_type(type(tensor)):
+                storage = tensor.untyped_storage()
+                self._unknown[storage._cdata] = StorageWeakRef(storage)
+
+    def _has(self, tensor):
+        if not _is_integer(tensor) or fake_tensors.is_fake_type(type(tensor)):
+            return False
+        return not self._unknown or tensor.untyped_storage()._cdata not in self._unknown
+
+
+@functools.lru_cache(maxsize=None)
+def _size_of_result(function):
+    """Return what the size of an operation's result follows from, or None."""
+    is_read = function is torch.ops.aten._local_scalar_dense.default
+    if is_read or function.is_view or function.__name__.partition(".")[0] in _SELECTIONS:
+        return SELECTION
+    return POINTWISE if torch.Tag.pointwise in function.tags else None
+
+
+def _computed(function, args, kwargs):
+    with thread_context.without_dispatch_modes():
+        return function(*args, **kwargs)
+
+
+def _written(function, args, kwargs):
+    """Return the arguments that an operation writes to."""
+    declared = [(place, each) for place, each in enumerate(function._schema.arguments) if each.alias_info is not None]
+    found = [(place, each.name) for place, each in declared if each.alias_info.is_write]
+    return [args[place] if place < len(args) else kwargs.get(name) for place, name in found]
 
 
 def _can_be_known(tensor):
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.numel() > LARGEST:
+    return _is_integer(tensor) and tensor.numel() <= LARGEST
+
+
+def _is_integer(tensor):
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
         return False
     return not (tensor.is_floating_point() or tensor.is_complex())

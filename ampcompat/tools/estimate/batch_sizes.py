@@ -16,7 +16,7 @@ from ...trace.memory.memory_report import format_bytes
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})
 
-#: The largest batch size of the search: a script that makes its batch in a Python loop takes milliseconds per sample.
+#: The largest batch size of the search: a script that makes its batch in a Python loop takes time per sample.
 LARGEST = 1 << 11
 
 #: An option's name: --batch-size, --train_batch_size, --batch; not those of evaluation.
