@@ -30,7 +30,7 @@ def written(patches):
 def param(written):
     param = torch.nn.Parameter(torch.ones(2, 3))
     written.watch([param])
-    assert param not in written and not written
+    assert param not in written and not written.noted
     return param
 
 
@@ -67,9 +67,9 @@ def test_a_write_that_moves_no_version_counter_is_noted_until_it_is_cleared(writ
     version = param._version
     write(param)
     assert param._version == version
-    assert written and param in written
+    assert written.noted and param in written
     written.clear([param])
-    assert param not in written and not written
+    assert param not in written and not written.noted
 
 
 class Weight(torch.nn.Parameter):
@@ -152,10 +152,10 @@ def test_under_a_function_mode_scripts_are_noted_and_what_ampcompat_reads_is_not
 def test_writes_of_a_paused_thread_are_not_noted(written, param):
     other = torch.nn.Parameter(torch.ones(2))
     written.watch([other])
-    with written.paused():
+    with written.paused:
         param.data.fill_(2)
         param.data = torch.zeros(2, 3)
-        with written.resumed():
+        with written.resumed:
             by_numpy(other)
         thread = threading.Thread(target=by_numpy, args=(param,))
         assert param not in written and other in written
@@ -168,10 +168,10 @@ def test_tensors_that_died_leave_no_notes(written, param):
     alias = torch.nn.Parameter(torch.ones(2))
     written.watch([alias])
     kept = alias.data
-    assert written
+    assert written.noted
     del alias
     gc.collect()
-    assert not written and kept.tolist() == [1.0, 1.0]
+    assert not written.noted and kept.tolist() == [1.0, 1.0]
 
 
 def test_threads_that_write_and_clear_lose_no_alias(written):
@@ -189,7 +189,7 @@ def test_threads_that_write_and_clear_lose_no_alias(written):
     assert in_threads(work) == []
     del kept[:]
     written.clear(params)
-    assert not written
+    assert not written.noted
 
 
 def test_a_tensor_whose_memory_was_freed_is_not_written_by_what_has_that_memory_now(written):

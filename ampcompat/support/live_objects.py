@@ -1,8 +1,12 @@
 """The objects of given classes that exist in the process, and lists of objects that keep none of them alive."""
 
+import functools
 import gc
+import operator
 import weakref
 from itertools import chain, compress, repeat, starmap
+
+_REFERENT, _IS_ALIVE = weakref.ref.__call__, functools.partial(operator.is_not, None)
 
 
 def all_objects(*classes):
@@ -46,8 +50,7 @@ class WeakList:
         return reference is not None and reference() is item
 
     def __iter__(self):
-        references = list(self._references.values())
-        return iter([item for reference in references for item in (reference(),) if item is not None])
+        return filter(_IS_ALIVE, map(_REFERENT, list(self._references.values())))
 
     def __len__(self):
         return len(self._references)

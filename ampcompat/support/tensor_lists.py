@@ -4,6 +4,7 @@ The number of dispatched operations must not grow with the number of params, so 
 """
 
 import inspect
+import operator
 
 import torch
 
@@ -19,6 +20,8 @@ stored_gradient, set_stored_gradient = GRADIENT.__get__, GRADIENT.__set__
 #: ``data_of(tensor)`` and ``set_data(tensor, value)`` read and set ``tensor.data``, not noted by ``WrittenMemory``.
 _DATA = inspect.getattr_static(torch.Tensor, "data")
 data_of, set_data = _DATA.__get__, _DATA.__set__
+
+_IS_SPARSE = operator.attrgetter("is_sparse")
 
 #: Number of elements that are widened at a time: enough to keep a device busy, few compared with a model.
 CHUNK = 1 << 22
@@ -157,7 +160,7 @@ def widened(tensors, models):
 
     Sparse ones come back coalesced.
     """
-    if any([tensor.is_sparse for tensor in tensors]) or not features.has_foreach_copy():
+    if any(map(_IS_SPARSE, tensors)) or not features.has_foreach_copy():
         copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]
         copies = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in copies]
         return copies, grouped(copies)

@@ -80,7 +80,7 @@ class WrittenMemory:
 
     ``tensor in written``: since ``watch``, or the last ``clear`` of this tensor, an alias of its memory was created by
     ``.data`` or ``.numpy()`` of this tensor or of any that shares its memory, or its ``.data`` was assigned; or such an
-    alias still exists. ``bool(written)``: whether this is so for one of the watched tensors.
+    alias still exists. ``written.noted``: the ids of the watched tensors for which this is so.
 
     Writes that change the version counter are not noted, and neither are writes through DLPack, a storage, or kernels
     that get an address. Any thread may call the methods. Tensors are referenced weakly, except while
@@ -95,12 +95,15 @@ class WrittenMemory:
         self.may_be_written = may_be_written
         self._watched = {}  # id -> (weak reference to the tensor, its memory when it was watched)
         self._ids = {}  # memory -> ids of watched tensors
-        self._noted = set()  # ids of watched tensors that may have been written
+        self.noted = set()  # ids of watched tensors that may have been written
         self._aliases = {}  # ``memory_of`` a tensor -> weak references to aliases of it, created while this was open
         self._freed = deque()  # memory of aliases that were freed; weakref callbacks may run at any time: no lock
         self._is_open = False
         self._paused_threads = threads = set()
-        self._paused, self._resumed = _Switched(threads.add, threads.discard), _Switched(threads.discard, threads.add)
+        #: Context manager: nothing is noted in this thread, for an optimizer's own step.
+        self.paused = _Switched(threads.add, threads.discard)
+        #: Within it: writes are noted again, for a closure called by a step.
+        self.resumed = _Switched(threads.discard, threads.add)
         swapped_tensors.holders.add(self)
 
     def open(self, patches):
@@ -141,7 +144,7 @@ class WrittenMemory:
             with _lock:
                 self._watch_at(tensor, memory)
                 if get_ident() not in self._paused_threads and (are_written or self._has_aliases(memory)):
-                    self._noted.add(id(tensor))
+                    self.noted.add(id(tensor))
 
     def leave_memory(self, tensors):
         """Stop watching the former memory of these tensors: it is freed, and other tensors may get it."""
@@ -169,7 +172,7 @@ class WrittenMemory:
         with _lock:
             if self._watched.get(key, (None, None))[0] is reference:
                 self._forget(key)
-                self._noted.discard(key)
+                self.noted.discard(key)
 
     def _is_watched(self, tensor):
         reference, _ = self._watched.get(id(tensor), (None, None))
@@ -191,7 +194,7 @@ class WrittenMemory:
         if (memory in self._ids or self._is_watched(tensor)) and get_ident() not in self._paused_threads:
             with _lock:
                 keys = self._keys_of(tensor, memory)
-                self._noted.update(keys)
+                self.noted.update(keys)
             self._call(keys)
 
     def _alias_made(self, tensor, alias):
@@ -234,26 +237,15 @@ class WrittenMemory:
         for key in keys if self.may_be_written is not None else ():
             self.may_be_written(key)
 
-    def __bool__(self):
-        return bool(self._noted)
-
     def __contains__(self, tensor):
-        return id(tensor) in self._noted
+        return id(tensor) in self.noted
 
     def clear(self, tensors):
         """Consider these tensors unwritten from now on, except those with an alias that still exists."""
-        for tensor in [tensor for tensor in tensors if tensor in self] if self._noted else ():
+        for tensor in [tensor for tensor in tensors if tensor in self] if self.noted else ():
             with _lock:  # both: ``share_memory_`` moves memory
                 if not (self._has_aliases(self._watched[id(tensor)][1]) or self._has_aliases(memory_of(tensor))):
-                    self._noted.discard(id(tensor))
-
-    def paused(self):
-        """Return a context manager that notes nothing in this thread, for an optimizer's own step."""
-        return self._paused
-
-    def resumed(self):
-        """Return a context manager that notes again within ``paused``, for a closure called by a step."""
-        return self._resumed
+                    self.noted.discard(id(tensor))
 
 
 class _Data(property):

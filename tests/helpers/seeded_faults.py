@@ -101,7 +101,8 @@ FAULTS_OF_TRAINING = [
     # -- master weights ------------------------------------------------------------------------------------------------
     Fault("masters not rounded into the model", "OptimizerMasters.finish_step", "self.round_into_models()", "pass",
           LOSSES),
-    Fault("written half params not taken", "MasterChunk._written", "if is_unmoved and not (self.is_new or writes):",
+    Fault("written half params not taken", "MasterChunk._written",
+          "if is_unmoved and not (self.is_new or writes.noted):",
           "if is_unmoved or not self.is_new:", WRITTEN),
     Fault("written masters not shown", "_with_shown_masters", "masters.show_written()", "pass", WRITTEN),
     Fault("a changed gradient not compared", "ShownGradient._changes", "return is_changed | is_cleared, wide",

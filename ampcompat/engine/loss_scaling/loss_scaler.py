@@ -15,6 +15,8 @@ A scale that a script writes or loads is kept until one of these updates, whatev
 The found-inf flags are here too, with the overflow buffer that clients of Apex read and replace.
 """
 
+import itertools
+import operator
 import re
 
 import torch
@@ -27,6 +29,8 @@ from ...support.torch_compat import features
 from ...support.torch_compat.thread_blocks import grad_enabled
 from .apex_attributes import ApexNames
 from .overflow_check import MAX_UNREAD_CHECKS, OverflowCheck, all_reduced
+
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
 
 #: The smallest normal float32. Below it a scale loses precision, and a scale of 0 could not grow again.
 SMALLEST_SCALE = 2.0**-126
@@ -119,8 +123,7 @@ class LossScaler(ApexNames):
         """Return the current scale without synchronizing: a float, or a tensor of shape () on the device."""
         if self._on_device is not None:
             return self._on_device[0]
-        self.sync()
-        return self._scale
+        return self.loss_scale() if self._pending else self._scale
 
     def good_steps_now(self):
         """Return the count of good steps without synchronizing: an int, or a tensor of shape () on the device."""
@@ -145,7 +148,7 @@ class LossScaler(ApexNames):
 
     def _unscale_in_place(self, groups, scale):
         factor = 1.0 / scale
-        if any([grad.requires_grad for alike in groups for grad in alike]):
+        if any(map(_REQUIRES_GRAD, itertools.chain.from_iterable(groups))):
             with grad_enabled(True):
                 for grad in [grad for alike in groups for grad in alike]:
                     grad.mul_(factor)
@@ -165,7 +168,10 @@ class LossScaler(ApexNames):
             on_device: every optimizer accepts ``found_inf``, so update the scale on the device.
             groups: process groups to reduce the flags over, in addition to the scaler's own.
         """
-        check = OverflowCheck(self, all_reduced(self._found.take(), self.process_group, *groups))
+        flags = self._found.take()
+        if groups or self.process_group is not None:
+            flags = all_reduced(flags, self.process_group, *groups)
+        check = OverflowCheck(self, flags)
         on_device = on_device and self._can_update_on_device(check)
         uses_host = not on_device or self._on_device is None
         if self._pending and (uses_host or len(self._pending) >= MAX_UNREAD_CHECKS):
@@ -184,7 +190,7 @@ class LossScaler(ApexNames):
         pending, self._pending = self._pending, []
         self._on_device = None
         if pending:
-            run_all([(self._apply, (check,)) for check in pending])
+            run_all(zip(itertools.repeat(self._apply), zip(pending)))
 
     def _apply(self, check):
         overflowed = self.checks_overflow and check.overflowed()

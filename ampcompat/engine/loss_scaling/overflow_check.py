@@ -35,7 +35,7 @@ class OverflowCheck:
         self.scaler = scaler
         self.flags = flags
         self.result = None if flags else False  # None until it is read
-        self._callbacks = []
+        self.callbacks = []  # called without arguments once the scale is updated after this overflow, if it is one
 
     def overflowed(self):
         """Return whether there was an overflow, as a bool. The first call synchronizes with the device.
@@ -43,17 +43,16 @@ class OverflowCheck:
         Fake flags, of a step in a ``FakeTensorMode``, have no values: nothing overflows there.
         """
         if self.result is None:
-            is_fake = fake_tensors.is_fake_type
-            self.result = any([flag.item() != 0.0 for flag in self.flags if not is_fake(type(flag))])
+            is_one_set = False
+            for flag in self.flags:
+                if not fake_tensors.is_fake_type(type(flag)) and flag.item() != 0.0:
+                    is_one_set = True
+            self.result = is_one_set
         return self.result
-
-    def add_callback(self, callback):
-        """Call ``callback()`` once the scale is updated after this overflow, if it is one."""
-        self._callbacks.append(callback)
 
     def run_callbacks(self):
         """Call the callbacks, once: all of them, even if one raises; then raise the first error."""
-        callbacks, self._callbacks = self._callbacks, []
+        callbacks, self.callbacks = self.callbacks, []
         run_all((callback, ()) for callback in callbacks)
 
 
@@ -68,7 +67,9 @@ def check_overflow(scaler, loss_id, records, groups=()):
     on_device, groups = True, list(groups)
     for record in records:
         on_device = on_device and record.skips.takes_found_inf()
-        groups += [group for group in record.process_groups if group not in groups]
+        for group in record.process_groups:
+            if group not in groups:
+                groups.append(group)
     if scaler.is_replaced("update_scale"):
         check = scaler.update_by_client()
     else:
@@ -115,7 +116,7 @@ class StepSkips:
 
     def add(self, check, loss_id):
         """Skip the next step if ``check`` is an overflow."""
-        check.add_callback(functools.partial(self._on_skip, loss_id, check.scaler))
+        check.callbacks.append(functools.partial(self._on_skip, loss_id, check.scaler))
         if len(self._next) >= MAX_UNREAD_CHECKS:  # many passes without a step: keep the overflows only
             self._next = [waiting for waiting in self._next if waiting.overflowed()]
         self._next.append(check)

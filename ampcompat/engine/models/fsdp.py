@@ -113,6 +113,7 @@ class ShardedModels:
 
     def __init__(self):
         self.unchecked = weakref.WeakKeyDictionary()  # model -> its ``Configuration``: for ``check_new``
+        self.exist = False  # whether ``fully_shard`` has sharded any of them
         self._modules = WeakList()
         self._kept_for = WeakList()  # records of the optimizers of passes that were not reduced
 
@@ -129,14 +130,13 @@ class ShardedModels:
         for model, configuration in list(self.unchecked.items()):
             _check_shards(model, configuration.policy)
             for _, module, _ in _sharded(model):
+                self.exist = True
                 self._modules.add(module)
             _check_optimizers(model, [record.optimizer for record in records], configuration.notices)
         self.unchecked.clear()
 
     def keep_gradients(self, records):
         """Return whether torch keeps gradients of the pass of these records that ends now."""
-        if not self._modules:
-            return False
         groups = [group for module in self._modules for group in _groups(module._get_fsdp_state())]
         unreduced = [group for group in groups if not (group.reduce_grads and group.all_reduce_grads)]
         ids = {id(param.sharded_param) for group in unreduced for param in group.fsdp_params}
@@ -147,8 +147,7 @@ class ShardedModels:
 
     def scales(self, records):
         """Return the loss scales of gradients that torch keeps since earlier passes of these records."""
-        kept_for = self._kept_for if self._kept_for else ()
-        return [record.gradients.state.scale for record in kept_for if record in records]
+        return [record.gradients.state.scale for record in self._kept_for if record in records]
 
 
 def _check_shards(model, policy):

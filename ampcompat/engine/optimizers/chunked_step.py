@@ -28,17 +28,14 @@ GRADIENTS_TRIED = (1e-3, 1.0, 1e3)
 _IMMUTABLE = (bool, int, float, str, type(None))
 
 
-def in_chunks(record, step):
-    """Return the ``step`` of an optimizer, chunk by chunk if its masters are stored between steps.
+class ChunkedStep:
+    """The ``step`` of an optimizer whose masters are stored between steps, chunk by chunk.
 
     Args:
         record: its ``OptimizerRecord``.
         step: its own ``step``.
     """
-    return _ChunkedStep(record, step) if record.masters.are_stored else step
 
-
-class _ChunkedStep:
     def __init__(self, record, step):
         self._record = record
         self._step = step

@@ -79,7 +79,7 @@ class HeldGradients:
         self._masters = record.masters
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
-        self._set_aside = []  # (param, gradient): what a block adds when it ends
+        self._set_aside = record.session.set_aside
         self._shown = ShownGradients()
         self._thread = get_ident()  # the thread that trains the params
 
@@ -97,18 +97,16 @@ class HeldGradients:
         """Begin a pass: refresh new masters, and take what the script has changed in ``.grad``."""
         self._thread = get_ident()
         self._record.follow_groups()
-        self._record.session.masters.drop_gradients()
-        self._masters.begin()
-        self.take_changes()
+        if self._masters.chunks:
+            self._record.session.masters.drop_gradients()
+            self._masters.begin()
+            self.take_changes()
 
     def has_gradients_to_rescale(self):
         """Return whether ``enter`` has anything to do: earlier passes left gradients."""
-        if self.are_scaled():
+        if self.state and self.are_scaled() or tensor_lists.have_stored_gradients(self._record.params):
             return True
-        for group in self._record.optimizer.param_groups:
-            if tensor_lists.have_stored_gradients(group["params"]):
-                return True
-        return self._masters.have_half_gradients()
+        return bool(self._masters.chunks) and self._masters.have_half_gradients()
 
     def unscale_delayed(self, scaler, scale, seen, unscaled):
         """Unscale what passes with ``delay_unscale`` have left, unless it is of the loss and the scale of this pass.
@@ -158,20 +156,23 @@ class HeldGradients:
         rest = [grad for grad, is_narrow in zip(grads, are_narrow) if not (is_skipped or is_narrow)]
         tensor_lists.multiply_(tensor_lists.grouped(rest), scale)
         for param in aside:  # a copy, since a view's memory may be reused
-            self._set_aside.append((param, param.grad.clone() if param.grad._is_view() else param.grad))
+            grad = param.grad.clone() if param.grad._is_view() else param.grad
+            self._set_aside.setdefault(self, []).append((param, grad))
             param.grad = None
 
     def leave(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
-        self._masters.move_gradients(scaler, scale, may_stay=scaler.leaves_gradients_alone(scale))
+        if self._masters.chunks:
+            is_left = self._masters.are_stored and scaler.leaves_gradients_alone(scale)
+            self._masters.move_gradients(scaler, scale, may_stay=is_left)
         params, grads = self._own_with_gradient(seen)
         if params:
             for index, grad in enumerate(grads):
                 if grad.is_sparse and not grad.is_coalesced():
                     grads[index] = params[index].grad = tensor_lists.coalesced(grad)
             scaler.unscale_(tensor_lists.grouped(grads), scale)
-        if self._set_aside:  # other optimizers that share them must not unscale
-            seen.update([id(param) for param, _ in self._set_aside])
+        if self in self._set_aside:  # other optimizers that share them must not unscale
+            seen.update([id(param) for param, _ in self._set_aside[self]])
         self._end_pass()
 
     def leave_by_client(self, scaler, post_backward):
@@ -188,7 +189,7 @@ class HeldGradients:
         self._shown.follow()
 
     def _end_pass(self):
-        aside, self._set_aside = self._set_aside, []
+        aside = self._set_aside.pop(self, ())
         if aside:
             add_gradients(*zip(*aside))
         if isinstance(self.state, Scaled):
@@ -216,6 +217,7 @@ class HeldGradients:
         """
         if self._record.open_blocks or self._thread != get_ident():
             return None
+        self._record.follow_groups()
         self.take_changes()
         params = self._record.leaf_params()
         gradients = list(map(stored_gradient, params))
@@ -266,16 +268,18 @@ class HeldGradients:
             self._check_unscaled_in_backward()
         self._thread = get_ident()
         self._record.follow_groups()
-        self._masters.refresh()
-        if not self.are_delayed() and self._masters.have_half_gradients():
-            if self._is_in_scaled_block():
-                raise AmpError(
-                    "optimizer.step() was called inside of a with amp.scale_loss(...) block, where gradients are still "
-                    "scaled. Call it after the block."
-                )
-            self._move_plain_gradients(may_stay=True)
-        self.take_changes()
-        self._check_unscaled()
+        if self._masters.chunks:
+            self._masters.refresh()
+            if not (self.state and self.are_delayed()) and self._masters.have_half_gradients():
+                if self._is_in_scaled_block():
+                    raise AmpError(
+                        "optimizer.step() was called inside of a with amp.scale_loss(...) block, where gradients are "
+                        "still scaled. Call it after the block."
+                    )
+                self._move_plain_gradients(may_stay=True)
+            self.take_changes()
+        if self.state or self._record.open_blocks:
+            self._check_unscaled()
 
     def _check_unscaled_in_backward(self):
         scales = [block.scale for block in self._record.open_passes() if not is_one(block.scale)]
@@ -355,8 +359,9 @@ class HeldGradients:
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params, which others may show too."""
-        for record in self._record.session.masters.sharing(self._record):
-            record.gradients._shown.take_changes()
+        if self._shown or self._record.session.masters.shared_ids:
+            for record in self._record.session.masters.sharing(self._record):
+                record.gradients._shown.take_changes()
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -366,25 +371,24 @@ class HeldGradients:
 
     def clear(self, set_to_none):
         """Do for half params what ``zero_grad`` does for their masters; drop gradients that were set aside."""
-        if len(self._record.session.masters.sharing(self._record)) > 1:  # others follow when they are cleared
+        masters = self._record.session.masters
+        if masters.shared_ids and len(masters.sharing(self._record)) > 1:  # others follow when they are cleared
             self.take_changes()
-        self._masters.clear_half_gradients(set_to_none)
-        for record in self._record.session.records:
-            record.gradients.drop_set_aside(self._masters.unpaired_params)
+        if self._masters.chunks:
+            self._masters.clear_half_gradients(set_to_none)
+        if self._set_aside:
+            cleared = set(map(id, self._masters.unpaired_params()))
+            for holder, aside in list(self._set_aside.items()):
+                self._set_aside[holder] = [each for each in aside if id(each[0]) not in cleared]
         if set_to_none:
             self._shown.clear()
         self.state = Unscaled()
 
     def follow(self):
         """Show what the masters have now in the gradients of half params that the script has read."""
-        for record in self._record.session.masters.sharing(self._record):
-            record.gradients._shown.follow()
-
-    def drop_set_aside(self, params):
-        """Drop gradients that a block has set aside, of those among ``params()`` that were cleared."""
-        if self._set_aside:
-            cleared = set(map(id, params()))
-            self._set_aside = [each for each in self._set_aside if id(each[0]) not in cleared]
+        if self._shown or self._record.session.masters.shared_ids:
+            for record in self._record.session.masters.sharing(self._record):
+                record.gradients._shown.follow()
 
     def continue_from(self, original):
         """Take over the scale of delayed passes: these gradients are deep copies of the ``original`` ones."""

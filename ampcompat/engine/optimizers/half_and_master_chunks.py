@@ -21,6 +21,7 @@ Before a forward pass ``requires_grad`` of both is compared with what it was: wh
 through the model or through ``param_groups``, is so in both.
 """
 
+import functools
 import operator
 
 import torch
@@ -32,6 +33,7 @@ from ...support.torch_compat.thread_blocks import grad_enabled
 
 _VERSION = operator.attrgetter("_version")
 _IS_TRAINED = operator.attrgetter("requires_grad")
+_IS_NONE = functools.partial(operator.is_, None)
 
 
 class MasterChunk:
@@ -57,7 +59,8 @@ class MasterChunk:
 
     def note_versions(self):
         """Consider neither the half params nor the masters written until their version counters move."""
-        self._half_versions, self._master_versions = _versions(self.models), _versions(self.masters)
+        self._half_versions = list(map(_VERSION, self.models))
+        self._master_versions = list(map(_VERSION, self.masters))
 
     def continue_from(self, original):
         """Keep what ``original`` has noted of these pairs, which were among its own: steps, and versions."""
@@ -81,8 +84,9 @@ class MasterChunk:
             moved = [index for index in of_halves if self.models[index]._version != self._half_versions[index]]
             self._take([index for index in of_halves if index not in moved], wholly)
             of_halves = moved
-        self._take(of_halves)
-        self._show(of_masters)
+        if of_halves or of_masters:
+            self._take(of_halves)
+            self._show(of_masters)
 
     def show_written(self):
         """Round the masters that the script has written into their half params, unless it has written these too."""
@@ -105,9 +109,10 @@ class MasterChunk:
 
     def _written(self):
         """Return the indices of the half params that may have been written, and those of the masters."""
-        half_versions, master_versions, writes = _versions(self.models), _versions(self.masters), self._writes
+        half_versions, master_versions = list(map(_VERSION, self.models)), list(map(_VERSION, self.masters))
+        writes = self._writes
         is_unmoved = half_versions == self._half_versions and master_versions == self._master_versions
-        if is_unmoved and not (self.is_new or writes):
+        if is_unmoved and not (self.is_new or writes.noted):
             return (), ()
         compares_all = self.is_new and not fake_tensors.is_fake_type(type(self.masters[0]))
         of_halves, of_masters = [], []
@@ -141,14 +146,14 @@ class MasterChunk:
         for index in indices:
             self._half_versions[index] = self.models[index]._version
             self._master_versions[index] = self.masters[index]._version
-        for tensors in self._at(indices) if self._writes else ():
+        for tensors in self._at(indices) if self._writes.noted else ():
             self._writes.clear(tensors)
 
     def round_into_models(self):
         """Copy the masters to the half params, rounded: neither counts as written."""
         tensor_lists.copy_(self.models, self.masters)
         self.note_versions()
-        if self._writes:
+        if self._writes.noted:
             self._writes.clear(self.models + self.masters)
 
     def move_gradients(self, unscale_, may_stay=False):
@@ -156,12 +161,12 @@ class MasterChunk:
 
         Args:
             unscale_: called with the wide gradients, in lists as ``tensor_lists.grouped`` returns them, before they
-                are added.
+                are added; or None.
             may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk``.
         """
         models, masters = self.models, self.masters
         grads = list(map(stored_gradient, models))
-        if any([grad is None for grad in grads]):
+        if any(map(_IS_NONE, grads)):
             kept = [index for index, grad in enumerate(grads) if grad is not None]
             models, masters, grads = ([each[index] for index in kept] for each in (models, masters, grads))
         if not grads:
@@ -170,7 +175,8 @@ class MasterChunk:
         del grads
         for model in models:
             set_stored_gradient(model, None)
-        unscale_(groups)
+        if unscale_ is not None:
+            unscale_(groups)
         add_gradients(masters, copies)
 
     def _widened(self, grads, masters):
@@ -189,10 +195,6 @@ class MasterChunk:
     def stored_memory(self):
         """Return the tensors that masters without values are stored in: none. Memory measurement uses it."""
         return []
-
-
-def _versions(params):
-    return list(map(_VERSION, params))
 
 
 class Snapshot:

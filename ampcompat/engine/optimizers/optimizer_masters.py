@@ -4,7 +4,9 @@ It makes them, puts them into ``param_groups``, gives them gradients, and rounds
 chunks of ``half_and_master_chunks`` and ``remainder_chunk``.
 """
 
+import functools
 import operator
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -19,6 +21,9 @@ from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_mas
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
 from .state_by_param import make_plain, read_by_param
 from .stored_master import restore
+
+#: Returns the list of a param group.
+PARAMS = operator.itemgetter("params")
 
 
 class Pair(NamedTuple):
@@ -48,7 +53,6 @@ class OptimizerMasters:
         self._session_masters = session_masters
         self.writes = session_masters.writes  # what scripts may have written, to half params, masters and gradients
         self._pairs = {}  # id(master) -> Pair
-        self._params = []  # those of ``param_groups``, when they were looked at last
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
         self._has_begun = False  # the first backward pass
         self._is_committed = False
@@ -70,7 +74,7 @@ class OptimizerMasters:
 
     def unpaired_params(self):
         """Return the params that are their own masters."""
-        params = [param for group in self._optimizer.param_groups for param in group["params"]]
+        params = list(chain.from_iterable(map(PARAMS, self._optimizer.param_groups)))
         return [param for param in params if id(param) not in self._pairs] if self._pairs else params
 
     # -- making and releasing ------------------------------------------------------------------------------------------
@@ -91,18 +95,12 @@ class OptimizerMasters:
         """Put masters in place of the half params that a script has put into ``param_groups``; return new pairs."""
         if not self._makes_masters:
             return []
-        self.follow_state()
         groups = self._optimizer.param_groups
-        params = [param for group in groups for param in group["params"]]
-        if len(params) == len(self._params) and all(map(operator.is_, params, self._params)):
-            return []
         masters = {id(pair.model): pair.master for pair in self._pairs.values()}
         for group in groups:
             if any([id(param) in masters for param in group["params"]]):  # else a script that keeps the list adds to it
                 group["params"] = [masters.get(id(param), param) for param in group["params"]]
-        pairs = self._replace_params(groups, {})
-        self._params = [param for group in groups for param in group["params"]]
-        return pairs
+        return self._replace_params(groups, {})
 
     def make_new(self, originals, pairs=()):
         """Make masters of half params that have none, also those that a later ``initialize`` has cast to half.
@@ -155,7 +153,7 @@ class OptimizerMasters:
 
     def follow_state(self):
         """Make half params read their masters' state, again where ``optimizer.state`` was replaced."""
-        if self._pairs:
+        if self._pairs and not getattr(self._optimizer.state, "has_masters", False):
             read_by_param(self._optimizer, self._session_masters.find)
 
     def _master_of(self, param, originals):
@@ -275,11 +273,11 @@ class OptimizerMasters:
                 pass) leave the low bits of the masters alone.
         """
         self._has_begun = True
-        may_have_moved = bool(self.writes)
+        may_have_moved = bool(self.writes.noted)
         if self._session_masters.shared_ids:  # chunks of other optimizers may know since when a master agrees
             self._session_masters.show_written()
-        for chunk in self._chunks_with_values():
-            if chunk.is_new or not new_only:
+        for chunk in self.chunks:
+            if not chunk.is_stored and (chunk.is_new or not new_only):
                 chunk.refresh(wholly=chunk.is_new and self._session_masters.are_weights_shared_by_hand())
         if may_have_moved:
             self.follow_models()
@@ -302,25 +300,20 @@ class OptimizerMasters:
 
     def show_all(self):
         """Round all masters into their half params, which graphs of earlier forward passes may need."""
-        for chunk in self._chunks_with_values():
-            chunk.show_all()
+        for chunk in self.chunks:
+            if not chunk.is_stored:
+                chunk.show_all()
 
     def begin(self):
         """Refresh the masters if this is the first backward pass: a script has initialized its weights by then."""
         if not self._has_begun:
             self.refresh()
-        for chunk in self._chunks_to_store():
+        for chunk in self._chunks_to_store() if self.are_stored else ():
             if chunk.is_new and chunk.are_rounded():
                 chunk.store()
 
-    def _chunks_with_values(self):
-        """Return the chunks whose masters are not stored: the half params of stored ones are rounded already."""
-        return [chunk for chunk in self.chunks if not chunk.is_stored] if self.are_stored else self.chunks
-
     def _chunks_to_store(self):
         """Return the chunks whose masters can be stored now, and are not."""
-        if not self.are_stored:
-            return ()
         chunks = [chunk for chunk in self.chunks if isinstance(chunk, RemainderChunk) and not chunk.is_stored]
         return [chunk for chunk in chunks if self._session_masters.may_store(chunk.models + chunk.masters)]
 
@@ -342,15 +335,16 @@ class OptimizerMasters:
         """Copy the masters to the model's half params, rounded."""
         if self.chunks:
             with grad_enabled(False):
-                for chunk in self._chunks_with_values():
-                    chunk.round_into_models()
+                for chunk in self.chunks:
+                    if not chunk.is_stored:  # then the half params are rounded already
+                        chunk.round_into_models()
 
     def finish_step(self):
         """Round the masters into the model. Before the first step every half param is compared with its master."""
         for chunk in self.chunks:
             chunk.is_new = False
         self.round_into_models()
-        for chunk in self._chunks_to_store():
+        for chunk in self._chunks_to_store() if self.are_stored else ():
             chunk.store()
 
     # -- gradients -----------------------------------------------------------------------------------------------------
@@ -370,8 +364,9 @@ class OptimizerMasters:
             scale: a float, or a tensor of shape ().
             may_stay: nobody needs the float32 gradients before the step; see ``RemainderChunk.move_gradients``.
         """
+        unscale_ = None if scaler is None else functools.partial(scaler.unscale_, scale=scale)
         for chunk in self.chunks:
-            chunk.move_gradients(lambda groups: scaler is None or scaler.unscale_(groups, scale), may_stay)
+            chunk.move_gradients(unscale_, may_stay)
 
     def drop_gradients(self, with_half):
         """Set the masters' gradients to None; ``with_half``: also those that stayed half until the step.

@@ -11,12 +11,13 @@ Only what every optimizer has is used (``param_groups``, ``state``, ``step``, ``
 """
 
 import copy
-from contextlib import contextmanager
+import operator
+from itertools import chain
 
 from ..loss_scaling.overflow_check import StepSkips, groups_of
 from .amp_stash import STASH
 from .gradient_scale import HeldGradients
-from .optimizer_masters import OptimizerMasters
+from .optimizer_masters import PARAMS, OptimizerMasters
 
 
 def record_of(optimizer):
@@ -41,10 +42,11 @@ class OptimizerRecord:
         self.methods = None  # ``replaced_methods.ReplacedMethods``
         self.is_running = False  # one of the optimizer's own methods
         self.begun_step = None  # (name of a method that steps, whether it was skipped): see ``step_or_skip``
-        self._is_rounded = False  # the masters of the step that ends, by a hook
+        self.is_rounded = False  # the model by the step that ends, before the hooks of a script see it
         self.skips = StepSkips(optimizer, self.step_skipped)
         self.masters = OptimizerMasters(optimizer, configuration, session.masters)
         self.gradients = HeldGradients(self)
+        self.params = []  # those of ``param_groups``, when ``follow_groups`` looked at them last
         self.process_groups = ()
         self.place = None  # of one of its params in a model: see ``replaced_params``
 
@@ -77,15 +79,18 @@ class OptimizerRecord:
         return [pair.model for pair in self.masters.pairs()] + self.masters.unpaired_params()
 
     def follow_groups(self):
-        """Follow what a script has changed in ``param_groups`` itself, without ``add_param_group``."""
-        pairs = self.masters.follow_groups()
-        if pairs:
-            self.session.add_masters(self, pairs)
+        """Follow what has changed in ``param_groups``, also without ``add_param_group``."""
+        params = list(chain.from_iterable(map(PARAMS, self.optimizer.param_groups)))
+        if len(params) != len(self.params) or not all(map(operator.is_, params, self.params)):
+            self.session.add_masters(self, self.masters.follow_groups())
             self.find_process_groups()
+        if self.masters.chunks:
+            self.masters.follow_state()
 
     def find_process_groups(self):
         """Find the groups whose ranks hold parts of the same gradients, again where params were added."""
-        self.process_groups = groups_of([param for group in self.optimizer.param_groups for param in group["params"]])
+        self.params = list(chain.from_iterable(map(PARAMS, self.optimizer.param_groups)))
+        self.process_groups = groups_of(self.params)
 
     def has_state_to_update(self):
         """Return whether a pass or a step has more to do than plain torch: masters, scaled gradients, skipped steps."""
@@ -97,27 +102,21 @@ class OptimizerRecord:
         for observer in self.session.observers:
             observer.step_skipped(self.session, loss_id, scaler)
 
-    @contextmanager
-    def running(self):
-        """Return a context manager in which the optimizer's own methods run: what they write is not noted."""
+    def run(self, method):
+        """Return ``method()``, one of the optimizer's own: without casts, and what it writes is not noted."""
         was, self.is_running = self.is_running, True
         try:
-            with self.session.masters.writes.paused():
-                yield
+            with self.session.masters.writes.paused:
+                return self.session.process_casts.run_step(method)
         finally:
             self.is_running = was
             self.masters.follow_state()
 
-    def round_masters(self):
-        """Round the masters into the model before the hooks of a script see it; ``finish_step`` follows."""
-        self.masters.finish_step()
-        self._is_rounded = True
-
     def finish_step(self, stepped):
         """Round the masters into the model if the optimizer ``stepped``; free gradients that nobody is to see."""
-        if stepped and not self._is_rounded:
+        if stepped and self.masters.chunks and not self.is_rounded:
             self.masters.finish_step()
-        self._is_rounded = False
+        self.is_rounded = False
         if not self.configuration.shows_half_gradients:
             self.masters.drop_gradients(with_half=self.gradients.are_half_stepped_on())
         for observer in self.session.observers:

@@ -134,7 +134,7 @@ class RemainderChunk(MasterChunk):
         self._were_half = [stored_gradient(master) is None for master in self.masters]
         if takes_half:
             with without_gradients():
-                self.move_gradients(lambda groups: None)
+                self.move_gradients(None)
 
     def end_step(self):
         """Round the masters into the half params and store them. Gradients that were half before are half again."""

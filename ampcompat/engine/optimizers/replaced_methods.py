@@ -19,8 +19,8 @@ from .optimizer_record import record_of
 from .step_or_skip import amp_step
 
 
-class ReplacedMethods:
-    """The methods that an optimizer had before ``attach``.
+class ReplacedMethods(dict):
+    """The methods that an optimizer had before ``attach``, by name.
 
     Args:
         optimizer: the optimizer.
@@ -31,14 +31,7 @@ class ReplacedMethods:
         self.hidden_hooks = PatchStack()  # restores the hooks of a step that runs chunk by chunk
         self.sets_to_none = default_of_set_to_none(optimizer.zero_grad)  # what ``zero_grad`` does by default
         self.of_optimizer = step_or_skip.own_method_names(optimizer)
-        names = [*_REPLACEMENTS, *self.of_optimizer]
-        self._originals = {name: getattr(optimizer, name, None) for name in names}
-
-    def __getitem__(self, name):
-        return self._originals[name]
-
-    def __contains__(self, name):
-        return name in self._originals
+        super().__init__({name: getattr(optimizer, name, None) for name in [*_REPLACEMENTS, *self.of_optimizer]})
 
 
 def attach(record):
@@ -60,7 +53,8 @@ def _round_masters(optimizer, args, kwargs):
     """Run as the first hook after a step: a script's own hooks see the weights of after it."""
     record = record_of(optimizer)
     if record is not None and record.is_running:
-        record.round_masters()
+        record.masters.finish_step()
+        record.is_rounded = True
 
 
 def _bound(optimizer, replacement, original):

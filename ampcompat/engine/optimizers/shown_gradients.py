@@ -76,29 +76,26 @@ class GradientsOnRead:
         self._set(param, None)
 
 
-class ShownGradients:
-    """Gradients of half params that the script has read or assigned."""
-
-    def __init__(self):
-        self._shown = {}  # id(half param) -> ``ShownGradient``
+class ShownGradients(dict):
+    """Gradients of half params that the script has read or assigned: id(half param) -> ``ShownGradient``."""
 
     def show(self, model, master):
         """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
         Only one of them may have a gradient.
         """
-        stored, shown = stored_gradient(model), self._shown.get(id(model))
+        stored, shown = stored_gradient(model), self.get(id(model))
         if shown is not None and stored is None:
             shown.follow_writes()
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
             if stored is not None:
-                self._shown[id(model)] = ShownGradient(model, master, stored, None)
+                self[id(model)] = ShownGradient(model, master, stored, None)
             return stored
         with grad_enabled(False):
             gradient = rounded(wide, model)
-        self._shown[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
+        self[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
         return gradient
 
     def was_set(self, model, master, before, stays):
@@ -110,7 +107,7 @@ class ShownGradients:
             before: the gradient that was stored in ``.grad``, or None.
             stays: the assigned gradient stays there, and nothing else is left.
         """
-        shown, gradient = self._shown.pop(id(model), None), stored_gradient(model)
+        shown, gradient = self.pop(id(model), None), stored_gradient(model)
         wide = stored_gradient(master)
         if gradient is None or stays:
             set_stored_gradient(master, None)
@@ -122,27 +119,24 @@ class ShownGradients:
                 copy = gradient.detach().clone()
             else:
                 copy = rounded(wide, model) if shown is None else shown.copy
-        self._shown[id(model)] = ShownGradient(model, master, gradient, copy)
+        self[id(model)] = ShownGradient(model, master, gradient, copy)
 
     def take_changes(self):
         """Give the masters what the script has changed in what it has read."""
-        if self._shown:
+        if self:
             with grad_enabled(False):
-                for shown in self._shown.values():
+                for shown in self.values():
                     shown.take_changes()
             self.follow()
 
     def follow(self):
         """Show what the masters have now, in the tensors that the script has read."""
-        if self._shown:
+        if self:
             with grad_enabled(False):
-                for shown in self._shown.values():
+                for shown in self.values():
                     shown.follow()
-            self._shown = {key: shown for key, shown in self._shown.items() if shown.gradient is not None}
-
-    def clear(self):
-        """Forget all gradients."""
-        self._shown.clear()
+            for key in [key for key, shown in self.items() if shown.gradient is None]:
+                del self[key]
 
 
 class ShownGradient:

@@ -12,6 +12,8 @@ class StateByParam(defaultdict):
     What a script makes by calling the class is a ``defaultdict`` like any other, until ``with_masters``.
     """
 
+    has_masters = False  # whether half params mean their masters here
+
     @staticmethod
     def _master_of(key):
         return None
@@ -25,13 +27,9 @@ class StateByParam(defaultdict):
             master_of: returns the master of a half param, and None for any other key.
         """
         made = cls(getattr(state, "default_factory", None))
-        made._master_of = master_of
+        made._master_of, made.has_masters = master_of, True
         made.update(state)
         return made
-
-    def has_masters(self):
-        """Return whether half params mean their masters here."""
-        return "_master_of" in vars(self)
 
     def _key(self, key):
         master = self._master_of(key)
@@ -95,7 +93,7 @@ let_trees_contain(
 def read_by_param(optimizer, master_of):
     """Make the state of an optimizer a ``StateByParam``, again where the optimizer or a script has replaced it."""
     state = optimizer.state
-    if type(state) in (dict, defaultdict) or type(state) is StateByParam and not state.has_masters():
+    if type(state) in (dict, defaultdict, StateByParam):
         _exchange(optimizer, StateByParam.with_masters(state, master_of))
 
 

@@ -46,11 +46,7 @@ def run_step(record, args, kwargs):
     """Step as ``amp_step`` does; ``torch.compile`` leaves this function and what it calls alone."""
     session = record.session
     if not (args or kwargs or session.observers or record.has_state_to_update()):
-        record.is_running = True
-        try:
-            return session.process_casts.run_step(record.methods["step"])
-        finally:
-            record.is_running = False
+        return record.run(record.methods["step"])
     if args or kwargs:
         _check_arguments(record, args, kwargs)
     record.gradients.prepare_step()
@@ -64,11 +60,12 @@ def run_step(record, args, kwargs):
     if args or kwargs:
         args, kwargs = _watch_closure(record, args, kwargs)
     try:
-        step = chunked_step.in_chunks(record, record.methods["step"])
+        step = record.methods["step"]
+        if record.masters.are_stored:
+            step = chunked_step.ChunkedStep(record, step)
         if flag is not None:
             step = functools.partial(_step_with, record.optimizer, flag, step)
-        with record.running():
-            result = session.process_casts.run_step(functools.partial(step, *args, **kwargs))
+        result = record.run(functools.partial(step, *args, **kwargs))
     except _Skip as skip:
         record.finish_step(stepped=False)
         return skip.loss
@@ -134,7 +131,7 @@ def _watched(record, closure):
         moved = has_run or [param._version for param in params] != versions
         if moved:
             record.masters.round_into_models()
-        with grad_enabled(True), record.session.masters.writes.resumed():
+        with grad_enabled(True), record.session.masters.writes.resumed:
             loss = closure()
         has_run = True
         record.gradients.prepare_step()
@@ -192,8 +189,7 @@ def run_method(record, name, called):
     if "step" in name:
         return _run_step(record, name, called)
     record.masters.refresh()
-    with record.running():
-        result = record.session.process_casts.run_step(called)
+    result = record.run(called)
     record.masters.show_all()
     return result
 
@@ -213,10 +209,7 @@ def _run_step(record, name, called):
         if is_skipped and not was_skipped:
             raise _overflow_within_step(f"between {begun} and {name} of {{}}, after the first", record)
         is_skipped = is_skipped or was_skipped
-    result = None
-    if not is_skipped:
-        with record.running():
-            result = record.session.process_casts.run_step(called)
+    result = None if is_skipped else record.run(called)
     record.finish_step(stepped=not is_skipped)
     return result
 

@@ -23,13 +23,12 @@ class OtherOptimizers:
     """
 
     def __init__(self):
-        self._all, self._reached = WeakList(), WeakList()
+        self._unknown, self._reached = WeakList(), WeakList()
+        self.are_reached = False  # any, so far
         self._is_open = False
 
-    def open(self, patches):
+    def _open(self, patches):
         """Look for optimizers, and note those that are made later; undone by ``patches``."""
-        if self._is_open:
-            return
         patches.defer(setattr, self, "_is_open", False)
         self._is_open = True
         make = torch.optim.Optimizer.__init__
@@ -37,19 +36,32 @@ class OtherOptimizers:
         @functools.wraps(make)
         def noted(optimizer, *args, **kwargs):
             make(optimizer, *args, **kwargs)
-            self._all.add(optimizer)
+            self._unknown.add(optimizer)
 
         patches.set(torch.optim.Optimizer, "__init__", noted)
         for each in all_objects(torch.optim.Optimizer):
-            self._all.add(each)
+            self._unknown.add(each)
 
     def reached_params(self):
         """Return the params of the optimizers that scaled passes reach, a list for each of their groups."""
         return [params for each in self._reached if record_of(each) is None for params in _params_of(each)]
 
-    def before_pass(self):
-        """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far."""
-        owners = [each for each in self._all if record_of(each) is None and each not in self._reached]
+    def before_pass(self, patches):
+        """Return what ``end_pass`` compares with: the gradients of optimizers that no pass has reached so far, or None.
+
+        Args:
+            patches: the ``PatchStack`` that ends the look-out for optimizers.
+        """
+        if not self._is_open:
+            self._open(patches)
+        owners = []
+        for each in self._unknown:
+            if record_of(each) is None:
+                owners.append(each)
+            else:
+                self._unknown.discard(each)
+        if not owners:
+            return None
         params = list(chain.from_iterable([params for each in owners for params in _params_of(each)]))
         return (owners, params) + _state_of(params)
 
@@ -67,6 +79,8 @@ class OtherOptimizers:
         for owner in owners:
             ids = set(map(id, chain.from_iterable(_params_of(owner))))
             if ids <= trained or ids & leaves - trained:
+                self.are_reached = True
+                self._unknown.discard(owner)
                 self._reached.add(owner)
         reached = {id(param) for param in chain.from_iterable(self.reached_params())} & leaves - trained
         gradients = [each for param, each in zip(params, now) if id(param) in reached and each is not None]

@@ -64,7 +64,7 @@ def initialized_session(caller):
     Raises:
         AmpError: ``amp.initialize`` was not called.
     """
-    session = current()
+    session = sessions[-1] if sessions else None
     if session is None or (session.enabled and not session.is_initialized()):
         raise not_initialized(caller)
     return session

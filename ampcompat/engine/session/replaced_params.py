@@ -45,13 +45,11 @@ def place_of(record):
 
 
 def check(record):
-    """Check that the models have a param of an optimizer that was theirs when it was initialized.
+    """Find another param of an optimizer in its models, which have replaced the one that was theirs.
 
     Raises:
         AmpError: they have none any more.
     """
-    if record.place is None or not record.place.has_other_param():
-        return
     record.follow_groups()  # a script may have given the optimizer the new params
     place = place_of(record)
     if place is None:

@@ -1,6 +1,7 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
 import functools
+import operator
 import warnings
 import weakref
 
@@ -15,6 +16,8 @@ from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
 from ..optimizers.shown_gradients import is_unchanged, mark_of
 from .untrained_params import trained_ids
+
+_CONFIGURATION = operator.attrgetter("configuration")
 
 #: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
 #: with half gradients. The overflow check is delayed in any case.
@@ -69,23 +72,27 @@ class BackwardPass:
         self._adopted = adopted
         self._others = ()  # (record, its gradients before) of other optimizers, whose params the pass may reach too
         self._untrained = ()  # the ``UntrainedPass`` of each configuration
-        self._unknown = None  # what optimizers that amp did not get have before the pass
+        self._unknown = None  # what optimizers that amp did not get, if there are any, have before the pass
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
         if delay_unscale == WHERE_EQUAL:
             self.delay_unscale = not _leaves_half_gradients(records, self.high)
             self.delay_overflow_check = True
 
     def __enter__(self):
-        around = [block for record in self.records for block in record.open_passes()]
-        self.scale = self._scale_within(around)
+        around = []
+        for record in self.records:
+            if record.open_blocks:
+                around += record.open_passes()
+        self.scale = self.scaler.scale_now()
+        if around or self._session.sharded_models.exist:
+            self.scale = self._scale_within(around)
         for observer in self._session.observers:
             observer.before_backward(self)
         self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
         if not is_one(self.scale):
             self._others = self._others_before()
             self._untrained = self._begin_untrained()
-            self._session.other_optimizers.open(self._session.patches)
-            self._unknown = self._session.other_optimizers.before_pass()
+            self._unknown = self._session.other_optimizers.before_pass(self._session.patches)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
@@ -99,9 +106,8 @@ class BackwardPass:
         Raises:
             AmpError: gradients of two scales would be added up.
         """
-        scale = self.scaler.scale_now()
         for block in around:
-            if block.scaler is not self.scaler and not (is_one(block.scale) and is_one(scale)):
+            if block.scaler is not self.scaler and not (is_one(block.scale) and is_one(self.scale)):
                 raise AmpError(
                     f"amp.scale_loss(loss_id={self.loss_id}) was entered inside of "
                     f"amp.scale_loss(loss_id={block.loss_id}) with the same optimizer: gradients of two loss scales "
@@ -109,14 +115,16 @@ class BackwardPass:
                 )
         scales = [block.scale for block in around if block.scaler is self.scaler]
         scales += self._session.sharded_models.scales(self.records)
-        return scales[0] if scales else scale
+        return scales[0] if scales else self.scale
 
     def _begin(self, records):
         """Bring gradients of earlier passes to the scale of this one; ``records`` have no block around it."""
+        by_client, must_rescale = [], False
         for record in records:
             record.gradients.begin()
-        by_client = [client_method(record, "_prepare_amp_backward") for record in records]
-        if any(by_client) or any([record.gradients.has_gradients_to_rescale() for record in records]):
+            by_client.append(client_method(record, "_prepare_amp_backward"))
+            must_rescale = must_rescale or by_client[-1] is not None or record.gradients.has_gradients_to_rescale()
+        if must_rescale:
             with self._process_casts.paused(), grad_enabled(False):
                 self._rescale(records, by_client)
 
@@ -148,14 +156,14 @@ class BackwardPass:
         return others
 
     def _begin_untrained(self):
-        configurations = {id(each.configuration): each.configuration for each in [self, *self.records]}
-        found = [(each.untrained, each.untrained.params(self._session, each)) for each in configurations.values()]
-        if self._untrained_leaves or len(found) > 1:
-            found[0] = found[0][0], found[0][1] + list(self._untrained_leaves)
-            known = set()
-            for index, (untrained, params) in enumerate(found):
-                found[index] = untrained, [each for each in params if not (id(each) in known or known.add(id(each)))]
-        found = [(untrained, params) for untrained, params in found if params]
+        found, leaves, known = [], list(self._untrained_leaves), set()
+        for each in dict.fromkeys([self.configuration, *map(_CONFIGURATION, self.records)]):
+            params = each.untrained.params(self._session, each) + leaves
+            if params:
+                params = list({id(param): param for param in params if id(param) not in known}.values())
+                known.update(map(id, params))
+                found.append((each.untrained, params))
+            leaves = []
         if not found:
             return ()
         with self._process_casts.paused():
@@ -166,8 +174,9 @@ class BackwardPass:
         with self._process_casts.paused():
             for each in self._untrained:
                 each.end()
-            trained = functools.partial(trained_ids, session)
-            session.other_optimizers.end_pass(self._unknown, self.loss, self.scale, trained)
+            if self._unknown is not None:
+                trained = functools.partial(trained_ids, session)
+                session.other_optimizers.end_pass(self._unknown, self.loss, self.scale, trained)
 
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
@@ -182,13 +191,16 @@ class BackwardPass:
         for record in self.records:
             record.open_blocks.remove(weakref.ref(self))
         # Their gradients stay scaled: other blocks with this scaler are still open.
-        nested = [each for each in self.records if each.open_blocks and self._is_within(each.open_passes())]
-        records = [record for record in self.records if record not in nested] if nested else self.records
+        nested, records = [], []
+        for each in self.records:
+            is_nested = each.open_blocks and self._is_within(each.open_passes())
+            (nested if is_nested else records).append(each)
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
-        if self._unknown is not None:
+        if self._untrained or self._unknown is not None:
             self._end_untrained()
-        is_unreduced = self._session.sharded_models.keep_gradients(records)
+        sharded = self._session.sharded_models
+        is_unreduced = sharded.exist and sharded.keep_gradients(records)
         for record, before in self._others:
             stays = self.delay_unscale or is_unreduced
             record.gradients.end_pass_of_others(before, self.scale, () if stays else records)

@@ -5,8 +5,10 @@ Policies and loss scalers belong to the ``Configuration`` of each call of ``amp.
 
 import functools
 import gc
+import operator
 import weakref
 from contextlib import nullcontext
+from itertools import chain
 
 from ... import opt_levels
 from ...errors import AmpTypeError
@@ -67,6 +69,7 @@ class Session:
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
         self.other_optimizers = OtherOptimizers()
+        self.set_aside = {}  # ``HeldGradients`` -> [(param, gradient)]: what a block adds when it ends
         self.patches = PatchStack()
         self.forward_token = forward_conversion.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
@@ -217,7 +220,7 @@ class Session:
     @property
     def records(self):
         """The ``OptimizerRecord`` of every optimizer, call of ``initialize`` after call, as a list."""
-        return [record for each in self.configurations for record in each.records]
+        return list(chain.from_iterable(map(operator.attrgetter("records"), self.configurations)))
 
     @property
     def policy(self):
@@ -322,7 +325,8 @@ class Session:
             self.sharded_models.check_new(self.records)
         if not process_state.before_initialize:  # a script whose level is forced runs on as it does without
             for record in records:
-                replaced_params.check(record)
+                if record.place is not None and record.place.has_other_param():
+                    replaced_params.check(record)
         # A static loss scale of 1 without overflow checks is the only one, and nobody observes the passes.
         never_scales = len(configuration.scalers) == 1 and not self.observers and scaler.is_static_one()
         if never_scales and not adopted and not any([record.has_state_to_update() for record in records]):

@@ -18,33 +18,30 @@ from ..loss_scaling.loss_scaler import is_same
 class UntrainedParams:
     """The params of a configuration's models that no optimizer has, and the passes that are open.
 
-    The list is made anew when a model or an optimizer was added, a model was freed, ``param_groups`` have changed, or
-    any module has got a param or a submodule (torch 2.0). A weak reference to each param would keep
-    ``torch.utils.swap_tensors`` from exchanging it.
+    The list is made anew when a model or an optimizer was added, a model was freed, ``param_groups`` have changed
+    (``OptimizerRecord.follow_groups``), or any module has got a param or a submodule (torch 2.0). A weak reference to
+    each param would keep ``torch.utils.swap_tensors`` from exchanging it.
     """
 
     def __init__(self):
-        self._models, self._params = (), []
+        self._models, self._params = (), None
         self._open = []  # weak references to the ``UntrainedPass`` objects: a block may be abandoned in a generator
-        self._in_groups = None  # ids of what ``param_groups`` had when the list was made; None if it must be made anew
 
-    def forget(self):
+    def forget(self, model=None):
         """Make the list anew when it is needed next."""
-        self._models, self._params, self._in_groups = (), [], None
+        self._models, self._params = (), None
 
     def params(self, session, configuration):
         """Return the params, as a list."""
-        groups = [group["params"] for record in session.records for group in record.optimizer.param_groups]
-        others = session.other_optimizers.reached_params()
-        in_groups = list(map(id, chain.from_iterable(groups + others)))
-        if in_groups != self._in_groups or not all([model() is not None for model in self._models]):
-            models = session.models_of(configuration)
-            trained = trained_ids(session)
-            found = {id(param): param for model in models for param in model.parameters()}
-            found.update((id(param), param) for param in chain.from_iterable(others))
-            self._params = [param for key, param in found.items() if key not in trained]
-            self._models, self._in_groups = list(map(weakref.ref, models)), in_groups
-        return self._params
+        others = session.other_optimizers.reached_params() if session.other_optimizers.are_reached else ()
+        if self._params is not None and not others:
+            return self._params
+        models, trained = session.models_of(configuration), trained_ids(session)
+        found = {id(param): param for model in models for param in model.parameters()}
+        found.update((id(param), param) for param in chain.from_iterable(others))
+        params = [param for key, param in found.items() if key not in trained]
+        self._models, self._params = [weakref.ref(model, self.forget) for model in models], None if others else params
+        return params
 
     def begin(self, params, scale):
         """Return the ``UntrainedPass`` of a block that begins now."""

@@ -4,6 +4,7 @@ Python handles a signal as ``__exit__`` begins, for one: nothing would be undone
 does, or when the session is closed, which calls ``end_thread_blocks``.
 """
 
+import functools
 import threading
 
 import torch
@@ -35,7 +36,11 @@ class ThreadBlock:
 
     def __exit__(self, *exc_info):
         try:
-            _end(self)
+            if _thread.blocks and _thread.blocks[-1] is self:
+                self.end()
+                del _thread.blocks[-1]
+            else:
+                _end(self)
         except BaseException:
             _end(self)  # it was interrupted
             raise
@@ -64,16 +69,8 @@ def end_thread_blocks():
 class grad_enabled(ThreadBlock):
     """Context manager: gradients are enabled or not, as in a ``torch.set_grad_enabled`` block."""
 
-    __slots__ = ("_mode", "_before")
+    __slots__ = ("begin", "end")
 
     def __init__(self, mode):
-        self._mode = mode
-        self._before = torch.is_grad_enabled()
-
-    def begin(self):
-        """Set the mode."""
-        torch.set_grad_enabled(self._mode)
-
-    def end(self):
-        """Set the mode of before."""
-        torch.set_grad_enabled(self._before)
+        self.begin = functools.partial(torch.set_grad_enabled, mode)
+        self.end = functools.partial(torch.set_grad_enabled, torch.is_grad_enabled())

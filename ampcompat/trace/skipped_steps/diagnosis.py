@@ -121,7 +121,7 @@ class OverflowDiagnosis(Observer):
         if record.scaler.checks_overflow:
             check = backward.overflow_check
             self._records[check] = record
-            check.add_callback(functools.partial(self._records.pop, check, None))  # after the optimizers' callbacks
+            check.callbacks.append(functools.partial(self._records.pop, check, None))  # after the optimizers' callbacks
         elif not self._has_nonfinite_weights:
             self._never_skipped.append(record)
             if len(self._never_skipped) >= READ_EVERY:
