@@ -202,7 +202,8 @@ def run_all(calls):
             function(*args)
         except BaseException as error:
             errors.append(error)
-    _raise_first(errors)
+    if errors:
+        _raise_first(errors)
 
 
 def _raise_first(errors):

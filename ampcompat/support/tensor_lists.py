@@ -178,7 +178,8 @@ def check_and_scale_(tensors, factor, found):
         factor: a float, or a tensor of shape ().
         found: a float32 tensor of shape () on their device.
     """
-    tensors = _real(tensors)
+    if not tensors[0].is_floating_point():
+        tensors = _real(tensors)
     device_type = found.device.type
     if features.has_foreach_unscale(device_type, tensors[0].dtype):
         if isinstance(factor, torch.Tensor):

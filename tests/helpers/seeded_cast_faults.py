@@ -42,7 +42,7 @@ FAULTS_OF_CASTS = [
     Fault("emulated half not rounded", "round_results",
           "return _cast(value, low) if value.is_floating_point() else value", "return value",
           "casting/test_half_emulation.py"),
-    Fault("casts stay on in an optimizer's step", "ProcessCasts.run_step", "with self.backend.paused(), ", "with ",
+    Fault("casts stay on in an optimizer's step", "OptimizerRecord.run", "backend.paused(), ", "",
           "specification/test_optimizer_calls.py casting/test_regions.py"),
     Fault("wrong dtype of a level", "opt_levels", "cast_model_type=torch.bfloat16", "cast_model_type=torch.float16",
           "specification/test_initialize.py"),

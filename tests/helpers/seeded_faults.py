@@ -111,7 +111,7 @@ FAULTS_OF_TRAINING = [
           "specification/test_own_methods.py"),
     Fault("groups that a script rebuilt not followed", "HeldGradients.prepare_step", "self._record.follow_groups()",
           "pass", "specification/test_own_methods.py"),
-    Fault("write through data not noted", "WrittenMemory.note", "self._noted.update(keys)", "pass",
+    Fault("write through data not noted", "WrittenMemory.note", "self.noted.update(keys)", "pass",
           WRITTEN),
     Fault("master loses its low bits", "kept_where_equal", "== value, master, value)", "== value, value, value)",
           RESUMED),

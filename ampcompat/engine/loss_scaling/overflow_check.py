@@ -23,6 +23,10 @@ from ...support.torch_compat.thread_context import in_process_group
 MAX_UNREAD_CHECKS = 100
 
 
+#: The attribute that says that an optimizer accepts ``found_inf`` and skips on the device: torch's fused ones.
+TAKES_FOUND_INF = "_step_supports_amp_scaling"
+
+
 class OverflowCheck:
     """The result of one overflow check, on the device until it is read.
 
@@ -66,7 +70,7 @@ def check_overflow(scaler, loss_id, records, groups=()):
     records = _with_deferred(scaler, records)
     on_device, groups = True, list(groups)
     for record in records:
-        on_device = on_device and record.skips.takes_found_inf()
+        on_device = on_device and getattr(record.optimizer, TAKES_FOUND_INF, False)
         for group in record.process_groups:
             if group not in groups:
                 groups.append(group)
@@ -141,15 +145,11 @@ class StepSkips:
         """Return whether the next step will be skipped. Synchronizes with the device."""
         return any(check.overflowed() for check in self._next)
 
-    def takes_found_inf(self):
-        """Return whether the optimizer accepts ``found_inf`` and skips on the device (torch's fused optimizers)."""
-        return getattr(self._optimizer, "_step_supports_amp_scaling", False)
-
     def take_found_inf(self):
         """Return the unread ``found_inf`` tensor for the step that begins now; None if ``take`` must be called."""
         if self.deferred:
             self._check_deferred()
-        if not self._next or not self.takes_found_inf() or self._would_make_momentum():
+        if not self._next or not getattr(self._optimizer, TAKES_FOUND_INF, False) or self._would_make_momentum():
             return None
         flags = [flag for check in self._next for flag in check.flags]
         if not all([len(check.flags) == 1 for check in self._next]) or len({flag.device for flag in flags}) > 1:

@@ -164,7 +164,7 @@ def check(optimizer, was_tried=False):
     try:
         with thread_context.without_dispatch_modes(), torch.random.fork_rng(devices=[]), PatchStack() as patches:
             step_hooks.hide(optimizer, patches)
-            with grad_enabled(torch.is_grad_enabled()):  # as in ``ProcessCasts.run_step``
+            with grad_enabled(torch.is_grad_enabled()):  # as in ``OptimizerRecord.run``
                 is_equal = _equal(_trial(optimizer, in_parts=False), _trial(optimizer, in_parts=True))
     except Exception as error:
         if was_tried:

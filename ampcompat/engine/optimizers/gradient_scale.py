@@ -98,7 +98,8 @@ class HeldGradients:
         self._thread = get_ident()
         self._record.follow_groups()
         if self._masters.chunks:
-            self._record.session.masters.drop_gradients()
+            if self._record.session.masters.stepped_on:
+                self._record.session.masters.drop_gradients()
             self._masters.begin()
             self.take_changes()
 

@@ -14,6 +14,9 @@ import copy
 import operator
 from itertools import chain
 
+import torch
+
+from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.overflow_check import StepSkips, groups_of
 from .amp_stash import STASH
 from .gradient_scale import HeldGradients
@@ -103,11 +106,16 @@ class OptimizerRecord:
             observer.step_skipped(self.session, loss_id, scaler)
 
     def run(self, method):
-        """Return ``method()``, one of the optimizer's own: without casts, and what it writes is not noted."""
-        was, self.is_running = self.is_running, True
+        """Return ``method()``, one of the optimizer's own: without casts, and what it writes is not noted.
+
+        An interrupted one of torch may leave gradients disabled.
+        """
+        session, was, self.is_running = self.session, self.is_running, True
         try:
-            with self.session.masters.writes.paused:
-                return self.session.process_casts.run_step(method)
+            with session.masters.writes.paused, session.process_casts.backend.paused(), grad_enabled(
+                torch.is_grad_enabled()
+            ):
+                return method()
         finally:
             self.is_running = was
             self.masters.follow_state()

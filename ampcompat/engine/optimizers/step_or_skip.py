@@ -247,4 +247,4 @@ def round_after_steps(session, patches):
                 _warn_of_half_params(optimizer, session.models)
 
     if step_hooks.exist():
-        step_hooks.register(patches, after=after_step)
+        step_hooks.register(patches, after=after_step, once=False)

@@ -11,7 +11,6 @@ import torch
 
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat import features
-from ...support.torch_compat.thread_blocks import grad_enabled
 from .. import casting
 from ..casting import autograd, emulated_half_models, refused_calls, torch_compile
 from ..casting.cast_backend import CastBackend
@@ -199,11 +198,6 @@ class ProcessCasts:
         if before != (True, self._half_pairs, self._half_mode is not None):
             # opened again, so that all patches are undone in reverse order
             self._replace(self.backend, self.choice, self._opened_as)
-
-    def run_step(self, step):
-        """Call ``step()``, an optimizer's, with casts off. An interrupted one of torch may leave gradients disabled."""
-        with self.backend.paused(), grad_enabled(torch.is_grad_enabled()):
-            return step()
 
 
 def _first_param(model):

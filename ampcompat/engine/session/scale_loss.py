@@ -96,7 +96,7 @@ class BackwardPass:
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
-        if self._yields_loss():
+        if not self.scaler.dynamic and self._yields_loss():
             return loss
         return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
 
@@ -180,9 +180,7 @@ class BackwardPass:
 
     def _yields_loss(self):
         """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
-        if self.scaler.dynamic or not is_one(self.scale):
-            return False
-        return not any([record.configuration.policy.master_weights for record in self.records])
+        return is_one(self.scale) and not any([record.configuration.policy.master_weights for record in self.records])
 
     def __exit__(self, kind, error, trace):
         if self._left is not None:

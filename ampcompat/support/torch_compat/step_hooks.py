@@ -21,22 +21,21 @@ _GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 _COMPILER_ENDS_HOOKS = features.is_version_within(newest="2.3")
 
 
-def register(patches, before=None, after=None):
+def register(patches, before=None, after=None, once=True):
     """Call functions at every step of every optimizer until ``patches`` is undone.
-
-    They are called once where the ``step`` of a class calls that of its base class, at which torch calls hooks again.
 
     Args:
         patches: a ``PatchStack``.
         before: called with (optimizer, args, kwargs) before a step, as by torch's ``register_optimizer_step_pre_hook``,
             or None.
         after: the same after a step, or None.
+        once: where the ``step`` of a class calls that of its base class, they are called once; else again, as by torch.
     """
     optim = sys.modules[torch.optim.Optimizer.__module__]
     if before is not None:
-        patches.register(optim.register_optimizer_step_pre_hook, _once(before))
+        patches.register(optim.register_optimizer_step_pre_hook, _once(before) if once else before)
     if after is not None:
-        patches.register(optim.register_optimizer_step_post_hook, _once(after))
+        patches.register(optim.register_optimizer_step_post_hook, _once(after) if once else after)
     if _COMPILER_ENDS_HOOKS and hasattr(torch, "compile"):
         _restore(patches)
         compile = inspect.unwrap(torch.compile)  # sessions and `run --device` replace the attribute

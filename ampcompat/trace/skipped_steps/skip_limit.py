@@ -23,13 +23,15 @@ class SkipLimits(Observer):
 
     def before_backward(self, backward):
         """Keep the data needed if the step of this pass reaches the limit."""
-        if backward.configuration in self._limits:
-            self._limits[backward.configuration].before_backward(backward)
+        limit = self._limits.get(backward.configuration)
+        if limit is not None:
+            limit.before_backward(backward)
 
     def after_backward(self, backward):
         """Record the pass, or stop recording when a step was not skipped."""
-        if backward.configuration in self._limits:
-            self._limits[backward.configuration].after_backward(backward)
+        limit = self._limits.get(backward.configuration)
+        if limit is not None and limit.scaler is not None:
+            limit.after_backward(backward)
 
     def step_skipped(self, session, loss_id, scaler):
         """Start recording one step before the limit; report at the limit.
@@ -73,15 +75,13 @@ class SkipLimit:
         """See ``SkipLimits``."""
         records = list(map(weakref.ref, backward.records))
         self._last_passes[backward.loss_id] = backward.loss.detach(), backward.scale, records
-        if self._scaler is not None:
+        if self.scaler is not None:
             self._diagnosis.before_backward(backward)
 
     def after_backward(self, backward):
         """See ``SkipLimits``."""
-        if self._scaler is None:
-            return
         self._diagnosis.after_backward(backward)
-        if backward.scaler is self._scaler and not backward.scaler.skips_in_a_row:
+        if backward.scaler is self.scaler and not backward.scaler.skips_in_a_row:
             self.stop()
 
     def step_skipped(self, session, loss_id, scaler, notices):
@@ -92,7 +92,7 @@ class SkipLimit:
         skips = scaler.skips_in_a_row
         if skips < self._limit and not scaler.is_at_floor():
             if skips == self._limit - 1 and find_diagnosis(session) is None:
-                self._scaler = scaler
+                self.scaler = scaler
                 self._diagnosis.initialized(session, session.models, ())
             return
         self._has_reported = True
@@ -116,7 +116,7 @@ class SkipLimit:
 
     def stop(self):
         """Stop recording: remove the hooks."""
-        self._scaler = None  # whose skipped steps are being recorded
+        self.scaler = None  # whose skipped steps are being recorded
         self._diagnosis.stop()
 
 
