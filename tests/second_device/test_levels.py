@@ -72,7 +72,7 @@ class Training:
         torch.manual_seed(0)
         self.device = device
         model = MODELS[model]().to(device)
-        optimizer = OPTIMIZERS[optimizer](model.parameters())
+        optimizer = OPTIMIZERS.get(optimizer, optimizer)(model.parameters())
         self.level, self.model, self.optimizer = level, model, optimizer
         if level:
             amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
@@ -88,8 +88,8 @@ class Training:
         else:
             (loss * factor).backward()
 
-    def step(self, factor=1.0):
-        self.optimizer.step()
+    def step(self, **arguments):
+        self.optimizer.step(**arguments)
         end_step(self.device)
         self.optimizer.zero_grad()
 
