@@ -283,15 +283,12 @@ def count(tensors, patches):
     if not hasattr(getattr(torch.autograd, "graph", None), "increment_version"):
         return
     if not all([features.foreach_moves_versions(each) for each in {tensor.device.type for tensor in tensors}]):
-        for name in dir(torch):
-            if name.startswith("_foreach_") and name.endswith("_"):
-                patches.set(torch, name, _counting(getattr(torch, name)))
+        names = [name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_")]
+        for name in [name for name in names if getattr(torch, name) not in _made]:
+            patches.set(torch, name, _counting(getattr(torch, name)))
 
 
 def _counting(function):
-    if function in _made:
-        return function
-
     @functools.wraps(function)
     def counting(self, *args, **kwargs):
         before = [tensor._version for tensor in self]

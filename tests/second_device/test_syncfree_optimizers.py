@@ -33,9 +33,7 @@ def results(level, kind, options, overflows, **arguments):
     return found
 
 
-@paired(
-    "level, name, overflows, given", ["O0", "O1", "O2", "O4", "O5"], list(OPTIONS), [(), (0,), (1,)], [False, True]
-)
+@paired("level, name, overflows, given", ["O0", "O1", "O2", "O4", "O5"], list(OPTIONS), [(), (0,), (1,)], [False, True])
 def test_they_train_as_those_of_torch(level, name, overflows, given):
     arguments = {"found_inf": torch.zeros((), device="xla")} if given else {}
     expected = results(level, getattr(torch.optim, name), OPTIONS[name], overflows)

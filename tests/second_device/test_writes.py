@@ -1,5 +1,7 @@
 """What a script writes with foreach functions, which move no version counters on xla."""
 
+import gc
+
 import pytest
 import torch
 from xla import DEVICES, end_step, parameters
@@ -71,6 +73,20 @@ def test_foreach_functions_are_torchs_own_again_after_the_session():
     assert torch._foreach_mul_ is not before
     ampcompat.reset()
     assert torch._foreach_mul_ is before
+
+
+def test_no_object_stays_of_models_that_are_gone(level):
+    def objects_after(folds):
+        for _ in range(folds):
+            model = torch.nn.Linear(2, 2).to("xla")
+            amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
+        del model
+        gc.collect(), gc.collect()
+        return len(gc.get_objects())
+
+    objects_after(3)
+    before = objects_after(5)
+    assert objects_after(5) - before <= 5
 
 
 def test_foreach_functions_stay_torchs_own_where_they_move_counters():
