@@ -4,11 +4,14 @@
 
 Each run has its model's construction outside of the clock, and the audit's beginning, its end and its report inside.
 The two take turns; times are CPU times of this process on one thread, so that other processes change them little. The
-ratio is the median of the rounds'. Operations are those that torch dispatches, of a run of their own: a count without
-noise. The last line has the CPU's flags for half arithmetic.
+ratio is the median of the rounds'. ``command``: the same of ``ampcompat audit`` over ``python``, with a script that
+trains once (this file with ``--train NAME``): CPU times of whole processes. Operations are those that torch
+dispatches, of a run of their own: a count without noise. The last line has the CPU's flags for half arithmetic.
 """
 
+import resource
 import statistics
+import subprocess
 import sys
 import time
 
@@ -53,21 +56,28 @@ CASES = {
 
 def main(arguments=None):
     """Print a row per case, and return 0."""
-    stated = bench.options(__doc__, arguments, choices={"only": CASES}, steps=50, rounds=3, only=list(CASES))
+    choices = {"only": CASES, "train": CASES}
+    stated = bench.options(__doc__, arguments, choices, steps=50, rounds=3, only=list(CASES), train=None)
     torch.set_num_threads(1)
-    bench.heading("training", "step", "steps", "audit / plain", "least and most of the rounds", "operations")
+    if stated.train is not None:
+        seconds(stated.train, stated.steps, audited=False)
+        return 0
+    bench.heading("training", "step", "steps", "audit / plain", "least and most of the rounds", "command", "operations")
     for name in stated.only:
         subjects = {
             audited: lambda name=name, audited=audited: seconds(name, stated.steps, audited)
             for audited in (False, True)
         }
+        subjects["script"] = lambda name=name: command_seconds(name, stated.steps)
+        subjects["command"] = lambda name=name: command_seconds(name, stated.steps, "-m", "ampcompat", "audit")
         found = bench.interleaved(subjects, stated.rounds, warm_up=1)
         ratios = [audited / plain for audited, plain in zip(found[True], found[False])]
         step = f"{statistics.median(found[False]) / stated.steps * 1e3:.1f} ms"
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         plain, audited = (operations(name, stated.steps, audited) for audited in (False, True))
         ratio = f"{statistics.median(ratios):.2f}"
-        bench.row(name, step, stated.steps, ratio, spread, f"{audited / plain:.3f} ({audited:,} / {plain:,})")
+        command = f"{bench.ratio(found['command'], found['script']):.2f}"
+        bench.row(name, step, stated.steps, ratio, spread, command, f"{audited / plain:.3f} ({audited:,} / {plain:,})")
     print("\n" + bench.machine() + ", " + " ".join(bench.cpu_flags()))
     return 0
 
@@ -85,6 +95,19 @@ def seconds(name, steps, audited):
     else:
         train(model, x, optimizer, steps, has_autocast)
     return time.process_time() - begin
+
+
+def command_seconds(name, steps, *command):
+    """Return the CPU time of the processes of a command that runs this file, which trains."""
+
+    def total():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    begin = total()
+    command = [sys.executable, *command, __file__, "--steps", str(steps), "--train", name]
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return total() - begin
 
 
 class Counter(OperationCalls):
