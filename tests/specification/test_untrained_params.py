@@ -133,6 +133,19 @@ def test_a_group_that_an_optimizer_gets_later_is_unscaled_once(setting):
         assert_true(setting, model, 1)
 
 
+@settings_at(*LEVELS)
+def test_those_whose_optimizer_was_freed_are_true_too(setting):
+    with session_of(setting):
+        model, optimizers = make(setting)
+        first = torch.optim.SGD(model[0].parameters(), lr=1.0)
+        backward(setting, model, optimizers + [first])
+        model.zero_grad()
+        del first
+        gc.collect()
+        backward(setting, model, optimizers, seed=2)
+        assert_true(setting, model, 2)
+
+
 @settings_at("O1", "O2")
 def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(setting):
     with session_of(setting):

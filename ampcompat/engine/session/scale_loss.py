@@ -156,14 +156,16 @@ class BackwardPass:
         return others
 
     def _begin_untrained(self):
-        found, leaves, known = [], list(self._untrained_leaves), set()
+        found, leaves = [], self._untrained_leaves
         for each in dict.fromkeys([self.configuration, *map(_CONFIGURATION, self.records)]):
-            params = each.untrained.params(self._session, each) + leaves
+            params = each.untrained.params(self._session, each)
+            if found or leaves:  # those of another configuration may be among them
+                known = {id(param) for _, earlier in found for param in earlier}
+                alike = {id(param): param for param in [*params, *leaves]}
+                params = [param for key, param in alike.items() if key not in known]
             if params:
-                params = list({id(param): param for param in params if id(param) not in known}.values())
-                known.update(map(id, params))
                 found.append((each.untrained, params))
-            leaves = []
+            leaves = ()
         if not found:
             return ()
         with self._process_casts.paused():
@@ -191,7 +193,7 @@ class BackwardPass:
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested, records = [], []
         for each in self.records:
-            is_nested = each.open_blocks and self._is_within(each.open_passes())
+            is_nested = each.open_blocks and any([block.scaler is self.scaler for block in each.open_passes()])
             (nested if is_nested else records).append(each)
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
@@ -233,9 +235,6 @@ class BackwardPass:
                 f"backward pass of the block after it: its gradients are multiplied by {float(self.scale):g}. End the "
                 "block before the session."
             )
-
-    def _is_within(self, around):
-        return any([block.scaler is self.scaler for block in around])
 
     def _unscale_unchecked(self, records):
         """Unscale after an error, without a check of what the pass has left."""

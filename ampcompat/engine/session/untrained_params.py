@@ -18,18 +18,18 @@ from ..loss_scaling.loss_scaler import is_same
 class UntrainedParams:
     """The params of a configuration's models that no optimizer has, and the passes that are open.
 
-    The list is made anew when a model or an optimizer was added, a model was freed, ``param_groups`` have changed
+    The list is made anew when a model or an optimizer was added or freed, ``param_groups`` have changed
     (``OptimizerRecord.follow_groups``), or any module has got a param or a submodule (torch 2.0). A weak reference to
     each param would keep ``torch.utils.swap_tensors`` from exchanging it.
     """
 
     def __init__(self):
-        self._models, self._params = (), None
+        self._owners, self._params = (), None  # weak references to the models and to the records
         self._open = []  # weak references to the ``UntrainedPass`` objects: a block may be abandoned in a generator
 
-    def forget(self, model=None):
+    def forget(self, reference=None):
         """Make the list anew when it is needed next."""
-        self._models, self._params = (), None
+        self._owners, self._params = (), None
 
     def params(self, session, configuration):
         """Return the params, as a list."""
@@ -40,7 +40,8 @@ class UntrainedParams:
         found = {id(param): param for model in models for param in model.parameters()}
         found.update((id(param), param) for param in chain.from_iterable(others))
         params = [param for key, param in found.items() if key not in trained]
-        self._models, self._params = [weakref.ref(model, self.forget) for model in models], None if others else params
+        self._owners = [weakref.ref(each, self.forget) for each in models + session.records]
+        self._params = None if others else params
         return params
 
     def begin(self, params, scale):
