@@ -17,9 +17,6 @@ END, AREA = "ends", "is on average"
 #: The difference that is allowed if seeds differ by less.
 END_TOLERANCE, AREA_TOLERANCE = 0.02, 0.05
 
-#: Below this share of the variation between seeds, nothing counts as a difference, however uncertain it is.
-NEGLIGIBLE = 0.2
-
 #: The number of standard errors within which a difference may be 0, and the largest value for which this is accepted.
 NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 
@@ -55,6 +52,11 @@ class Difference:
     grows: bool
     is_rejected: bool
     is_accepted: bool
+
+    @property
+    def tolerance(self):
+        """The difference that is allowed if seeds differ by less."""
+        return END_TOLERANCE if self.what == END else AREA_TOLERANCE
 
     @property
     def excess(self):
@@ -122,8 +124,7 @@ def _difference(name, series, what, pairs, control, tolerance, one_sided):
     noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
     noise = max(noise, _wander(late) if is_end else 0.0)
     unknown = min(NOISE_ERRORS * noise, _apart(control))
-    negligible = max(allowed, NEGLIGIBLE * (variation or 0.0))
-    is_accepted = not (steady or grows) and (value <= negligible or value <= unknown <= MAX_NOISE)
+    is_accepted = not (steady or grows) and (value <= allowed or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
     rest = (len(values), _apart(control), noise, grows, is_rejected, is_accepted)
     return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)

@@ -15,8 +15,7 @@ that the script logs, with ``end`` and ``area`` of ``curves``:
                 varies between the windows of the second half), at most the root mean square of delta over the pairs
                 of baseline runs
 
-    accepted    D <= A, or D <= V / 5, or D <= N <= 20 %, for both, in every series, and no difference is steady or
-                grows
+    accepted    D <= A or D <= N <= 20 % for both, in every series, and no difference is steady or grows
     rejected    D - U > A for one of them; from 3 seeds on also D - U > the 2 or 5 %
     not judged  otherwise: more seeds are needed
 
@@ -243,33 +242,26 @@ def _kind_and_text(differences):
         return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
-        return REJECTED, f"{_told(worst)}, {seeds_differ(worst)}"
+        allowed = worst.allowed if worst.value > worst.allowed else worst.tolerance  # from 3 seeds on
+        return REJECTED, f"{_told(worst)}; {percent(allowed)} are allowed"
     if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
     worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
-    return NOT_JUDGED, f"{_told(worst)}, {seeds_differ(worst)}: {_missing(worst)}"
-
-
-def _missing(difference):
-    """Return what is missing to judge a difference."""
-    if difference.grows and difference.value <= difference.allowed:
-        return f"it grows, and may exceed the {percent(difference.allowed)} that are allowed: train twice as long"
-    if NOISE_ERRORS * difference.noise > max(MAX_NOISE, difference.value):
-        text = (
-            "it is only known to \u00b1 {}, because the losses of a window scatter; train longer, or with larger "
-            "batches"
-        )
-        return text.format(percent(NOISE_ERRORS * difference.noise))
-    return "use more --repeats"
+    if worst.grows and worst.value <= worst.allowed:
+        return NOT_JUDGED, f"{_told(worst)}, and it grows: over {percent(worst.allowed)} in twice as many steps"
+    if worst.value <= worst.allowed:
+        return NOT_JUDGED, f"{_told(worst)} in each window, {seeds_differ(worst)}: use more --repeats"
+    if NOISE_ERRORS * worst.noise > max(MAX_NOISE, worst.value):
+        text = "{}, known to \u00b1 {} only, because losses scatter: train longer, or with larger batches"
+        return NOT_JUDGED, text.format(_told(worst), percent(NOISE_ERRORS * worst.noise))
+    return NOT_JUDGED, f"{_told(worst)}; {percent(worst.allowed)} are allowed, but it may be chance: use more --repeats"
 
 
 def _accepted_text(end):
     if end.value < -end.allowed:
         return f"{_told(end)}: lower, not worse"
-    if end.value <= end.variation:
-        return f"within seed-to-seed variation: {_told(end)}, {seeds_differ(end)}"
     if end.value <= end.allowed:
-        return f"{_told(end)}, within the {percent(end.allowed)} that are allowed"
+        return f"{_told(end)}; {percent(end.allowed)} are allowed"
     return f"{_told(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
 
 

@@ -11,12 +11,13 @@ import re
 import textwrap
 from bisect import bisect_left
 from collections import namedtuple
-from itertools import combinations, cycle, groupby
+from itertools import cycle, groupby
 from operator import itemgetter
-from statistics import median
 
 from ..judging import curves
+from ..judging.level_differences import find_differences
 from ..judging.summary import quartiles, steady_seconds
+from ..number_format import percent
 from ..report_data import KINDS
 
 #: ``spec`` has no size; see ``complete``.
@@ -255,25 +256,25 @@ def _rounded(value):
 
 
 def _differences(named):
-    rows, between_seeds = [], []
+    rows, allowed = [], []
     for name, report in named:
         baseline = report.runs.get(report.baseline)
         for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
-            rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields) if run is not baseline else []
-        for one, other in combinations([baseline] + baseline.repeats, 2) if baseline is not None else ():
-            gaps = curves.relative_gaps(one, other)
-            between_seeds += [abs(gap) for _, gap in gaps[len(gaps) // 2 :] if math.isfinite(gap)]
+            if run is not baseline:
+                rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields)
+                allowed += [each.allowed for each in find_differences(run, baseline)[:1] if each.variation is not None]
     spec = _filled("difference", rows, named)
     if any(abs(row["value"] or 0.0) > 1 for row in rows):
         spec["layer"][0]["encoding"]["y"]["scale"] = {"domain": [-1, 1]}
-    if between_seeds:
-        band, limit = _read("band"), median(between_seeds)
-        band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
-        spec["layer"].insert(0, band)
     caption = (
         "Loss minus the baseline's of the same seed after as many updates, as a share of it; skipped steps are not "
-        "counted. Grey: the median between seeds."
+        "counted."
     )
+    if allowed:
+        band, limit = _read("band"), max(allowed)
+        band["encoding"].update(y={"datum": -limit, "type": "quantitative"}, y2={"datum": limit})
+        spec["layer"].insert(0, band)
+        caption += f" Grey: what is allowed at the end, \u00b1 {percent(limit)}."
     return Chart("difference", "Difference from the baseline", caption, spec)
 
 
