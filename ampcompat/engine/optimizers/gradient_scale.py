@@ -220,7 +220,7 @@ class HeldGradients:
             return None
         self._record.follow_groups()
         self.take_changes()
-        params = self._record.leaf_params()
+        params = self._record.leaf_params() if self._masters.chunks else self._record.params
         gradients = list(map(stored_gradient, params))
         held = [gradient for gradient in gradients if gradient is not None]
         return params, gradients, held, list(map(_VERSION, held))

@@ -96,8 +96,9 @@ class BackwardPass:
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
-        if not self.scaler.dynamic and self._yields_loss():
-            return loss
+        if not self.scaler.dynamic and is_one(self.scale):
+            if not any([record.configuration.policy.master_weights for record in self.records]):
+                return loss  # itself, not a product that scripts may change in place: as in Apex
         return loss * (self.scale.to(loss.device) if isinstance(self.scale, torch.Tensor) else self.scale)
 
     def _scale_within(self, around):
@@ -179,10 +180,6 @@ class BackwardPass:
             if self._unknown is not None:
                 trained = functools.partial(trained_ids, session)
                 session.other_optimizers.end_pass(self._unknown, self.loss, self.scale, trained)
-
-    def _yields_loss(self):
-        """Return whether the loss itself is yielded, not a product that scripts may change in place: as in Apex."""
-        return is_one(self.scale) and not any([record.configuration.policy.master_weights for record in self.records])
 
     def __exit__(self, kind, error, trace):
         if self._left is not None:
