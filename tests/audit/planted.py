@@ -4,6 +4,8 @@ import copy
 
 import torch
 
+from ampcompat.tools.audit.repeated_steps import unit_in_last_place
+
 STEPS = 12
 
 
@@ -86,7 +88,8 @@ class Rounding(torch.optim.Optimizer):
     """SGD that keeps what rounding loses, in one of several ways.
 
     Args:
-        how: "stochastic", "kahan", "masters" (in its state) or "remainders": the 16 bits that a weight lacks.
+        how: "stochastic", "kahan", "masters" (in its state), "remainders": the 16 bits that a weight lacks, or "bytes":
+            an int8 correction in 1/256 of a unit in the last place. FlashOptim has the last two, on a GPU only.
     """
 
     def __init__(self, params, lr, how):
@@ -110,6 +113,12 @@ class Rounding(torch.optim.Optimizer):
         bits = (bits.view(torch.float32) + update).view(torch.int32)
         param.copy_((bits >> 16).short().view(torch.bfloat16))
         rest.copy_(bits.short())
+
+    def bytes(self, param, update, state):
+        rest = state.setdefault("error_bits", torch.zeros(param.shape, dtype=torch.int8))
+        exact = param.float() + rest.float() * unit_in_last_place(param) / 256 + update
+        param.copy_(exact)
+        rest.copy_(((exact - param.float()) / unit_in_last_place(param) * 256).round().clamp(-128, 127))
 
     def kahan(self, param, update, state):
         rest = state.setdefault("rest", torch.zeros_like(param))

@@ -64,15 +64,17 @@ def test_masters_of_amp_are_right(level, lr):
     assert {each["weights"] for each in dtypes["activations"] if each["weights"]} == {(half,)}
 
 
-@pytest.mark.parametrize("how", ("masters", "remainders", "kahan", "stochastic"))
-def test_optimizers_that_keep_what_rounding_loses_are_right(how):
+@pytest.mark.parametrize("how", ("masters", "remainders", "bytes", "kahan", "stochastic"))
+@pytest.mark.parametrize("lr", (1e-3, 1e-4))
+def test_optimizers_that_keep_what_rounding_loses_are_right(how, lr):
     model = mlp()
-    assert wrong(audited(lambda: train(model, Rounding(model.parameters(), 1e-4, how), steps=60))) == []
+    assert wrong(audited(lambda: train(model, Rounding(model.parameters(), lr, how), steps=60))) == []
 
 
-def test_the_same_optimizer_that_rounds_to_nearest_is_not():
+@pytest.mark.parametrize("lr", (1e-3, 1e-4))
+def test_the_same_optimizer_that_rounds_to_nearest_is_not(lr):
     model = mlp()
-    assert wrong(audited(lambda: train(model, torch.optim.SGD(model.parameters(), 1e-4), steps=60))) == ["lost_updates"]
+    assert wrong(audited(lambda: train(model, torch.optim.SGD(model.parameters(), lr), steps=60))) == ["lost_updates"]
 
 
 def test_large_updates_of_half_weights_are_a_note():
