@@ -37,7 +37,6 @@ import torch
 from .engine.amp_names import O0, O1, O2, O3, O4, O5, AmpStateModule, Properties, init, opt_levels
 from .engine.optimizers.optimizer_record import prepared_params, record_of
 from .engine.session import process_state
-from .engine.session.accumulation import accumulate
 from .engine.session.argument_checks import listed, make_request
 from .engine.session.disabled_session import DisabledSession, disable
 from .engine.session.registered_functions import (
@@ -70,7 +69,6 @@ __all__ = [
     "O4",
     "O5",
     "Properties",
-    "accumulate",
     "bfloat16_function",
     "disable_casts",
     "float_function",

@@ -71,14 +71,18 @@ class Row:
         images = torch.randn(self.images, 3, stated.size, stated.size, device=stated.device)
         try:
             amp.initialize(model, optimizer, opt_level=self.level, verbosity=0, loss_scale=128.0)
-            accumulation = amp.accumulate(optimizer, self.accumulate)
+            passes = 0
 
             def iterate(watch=None):
+                nonlocal passes
                 with contextlib.nullcontext() if watch is None else watch(model):
                     loss = self.loss(model, images)
-                with accumulation.scale_loss(loss) as scaled_loss:
+                with amp.scale_loss(loss / self.accumulate, optimizer) as scaled_loss:
                     scaled_loss.backward()
-                accumulation.step()
+                passes += 1
+                if passes % self.accumulate == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
 
             yield iterate
         finally:

@@ -8,6 +8,7 @@ parts in memory are smaller and the training is the same. (Only batch norm depen
 """
 
 import argparse
+import contextlib
 import os
 
 import torch
@@ -41,15 +42,18 @@ def divided(batches, parts):
 
 def train(model, optimizer, parts, accumulate):
     """Train on ``accumulate`` parts per step; return the mean loss of every step."""
-    accumulation = amp.accumulate(optimizer, accumulate, total=len(parts))
     losses, total = [], 0.0
-    for images, labels in parts:
-        with accumulation.no_sync(model):
-            loss = F.cross_entropy(model(images), labels)
-            with accumulation.scale_loss(loss) as scaled_loss:
+    for index, (images, labels) in enumerate(parts):
+        size = min(accumulate, len(parts) - index // accumulate * accumulate)  # the last step may have fewer parts
+        is_last = index % accumulate == size - 1
+        with contextlib.nullcontext() if is_last or not hasattr(model, "no_sync") else model.no_sync():
+            loss = F.cross_entropy(model(images), labels) / size
+            with amp.scale_loss(loss, optimizer) as scaled_loss:
                 scaled_loss.backward()
-        total += loss.item() / accumulation.size
-        if accumulation.step():
+        total += loss.item()
+        if is_last:
+            optimizer.step()
+            optimizer.zero_grad()
             losses.append(total)
             total = 0.0
     return losses

@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import importlib.util
 import logging
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,12 +17,12 @@ from .. import amp, opt_levels
 from ..apex.parallel import buckets
 from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
-from ..engine.session.accumulation import group_bounds
 from ..engine.session.other_optimizers import leaves_of
 from ..engine.session.scale_loss import WHERE_EQUAL
-from ..errors import AmpError, AmpTypeError, AmpValueError
+from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
 from . import session_access
+from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .casts import wrap_fp16_model
 from .mmcv_loss_scaler import parse_loss_scale
 
@@ -351,56 +350,3 @@ def _loss_of(runner):
 
 def _logger(runner):
     return getattr(runner, "logger", None) or logging.getLogger(__name__)
-
-
-class GroupPosition(NamedTuple):
-    """One iteration's place in the group of iterations that share an optimizer step.
-
-    ``size``: the number of iterations that the group actually accumulates; its losses are divided by it. ``is_last``:
-    the optimizer steps after this iteration. ``starts_run``: this is the first iteration of a new or resumed run, and
-    existing gradients do not belong to its group. ``num_missing``: the number of iterations of its group before the run
-    was resumed.
-    """
-
-    size: int
-    is_last: bool
-    starts_run: bool
-    num_missing: int
-
-
-#: An iteration without accumulation: each backward pass has its own step.
-NO_ACCUMULATION = GroupPosition(size=1, is_last=True, starts_run=True, num_missing=0)
-
-
-class AccumulationSchedule:
-    """Groups of ``length`` iterations, the first of them beginning at iteration 0."""
-
-    def __init__(self, length):
-        if not isinstance(length, int) or isinstance(length, bool) or length < 1:
-            raise AmpValueError(f"cumulative_iters must be a whole number of at least 1, not {length!r}.")
-        self.length = length
-        self._run_start = 0
-        self._next_iteration = None
-
-    def advance(self, iteration, total=None):
-        """Return the ``GroupPosition`` of the next iteration.
-
-        Args:
-            iteration: counted from 0. If it does not follow the previous one, a resumed run begins.
-            total: the number of iterations of the whole run, or None if unknown.
-
-        Raises:
-            AmpValueError: the iteration is beyond the last one.
-        """
-        if total is not None and iteration >= total:
-            raise AmpValueError(
-                f"Iteration {iteration} (counted from 0) does not belong to a run of {total}: the runner's iter and "
-                "max_iters contradict each other."
-            )
-        starts_run = iteration != self._next_iteration
-        if starts_run:
-            self._run_start = iteration
-        self._next_iteration = iteration + 1
-        begin, end = group_bounds(iteration, self.length, total)
-        first = max(begin, self._run_start)
-        return GroupPosition(end - first, iteration + 1 == end, starts_run, first - begin)

@@ -45,11 +45,6 @@ def test_they_train_as_one_process_does_on_the_large_joint_batch(trained, key):
             assert difference <= TOLERANCE[key[0]] * max(alone[name].abs().max(), 0.1), name
 
 
-def test_a_group_that_ends_before_ranks_have_exchanged_it_is_an_error(trained):
-    for found in trained:
-        assert len(found["refusals"]) == 1 and "Pass total" in found["refusals"][0]
-
-
 def test_a_step_on_gradients_that_were_never_exchanged_is_skipped_by_this_ranks_own_overflow(trained):
     assert [found["never"] for found in trained] == [(False, 2.0**8, 0), (True, 2.0**7, 0)]
 

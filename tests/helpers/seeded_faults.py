@@ -94,8 +94,6 @@ FAULTS_OF_TRAINING = [
           "self._forget_others(are_replaced)", "pass", "specification/test_plain_backward.py"),
     Fault("half gradients kept by zero_grad", "HeldGradients.clear", "self._masters.clear_half_gradients(set_to_none)",
           "pass", OPTIMIZER + " specification/test_plain_backward.py"),
-    Fault("loss not divided by the group's size", "Accumulation.scale_loss", "share / self.size", "share",
-          "specification/test_accumulation.py"),
     Fault("only the first tensor checked for inf", "check_and_scale_", "if not all_finite(tensor):",
           "if tensor is tensors[0] and not all_finite(tensor):", "test_tensor_lists.py"),
     # -- master weights ------------------------------------------------------------------------------------------------

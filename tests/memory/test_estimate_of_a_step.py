@@ -31,13 +31,13 @@ def measured(setting, model, loss, accumulate=1):
     with session_of(setting):
         optimizer = adam_of(model.parameters())
         initialize(setting, model, optimizer)
-        accumulation = amp.accumulate(optimizer, accumulate)
 
         def step():
             for _ in range(accumulate):
-                with accumulation.scale_loss(loss(model)) as scaled_loss:
+                with amp.scale_loss(loss(model) / accumulate, optimizer) as scaled_loss:
                     scaled_loss.backward()
-                accumulation.step()
+            optimizer.step()
+            optimizer.zero_grad()
 
         return ampcompat.memory_report(model, optimizer, step)
 

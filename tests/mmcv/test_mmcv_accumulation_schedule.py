@@ -9,7 +9,7 @@ from hypothesis import strategies
 from mmcv_loops import BareRunner
 
 from ampcompat.mmcv import GradientCumulativeOptimizerHook, OptimizerHook
-from ampcompat.mmcv.hooks import AccumulationSchedule
+from ampcompat.mmcv.accumulation_schedule import AccumulationSchedule
 
 runs = strategies.tuples(strategies.integers(1, 7), strategies.integers(1, 40), strategies.data())
 

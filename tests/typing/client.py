@@ -34,11 +34,6 @@ clip_grad_norm_(amp.master_params(adam), 1.0)
 assert_type(amp.step_was_skipped(adam), bool)
 amp.load_state_dict(amp.state_dict())
 
-accumulation = amp.accumulate(adam, steps=4, total=10)
-with accumulation.no_sync(net), accumulation.scale_loss(loss) as scaled_loss:
-    assert_type(scaled_loss, torch.Tensor)
-assert_type(accumulation.step(), bool)
-
 
 @amp.float_function
 def norm(x: torch.Tensor) -> torch.Tensor:

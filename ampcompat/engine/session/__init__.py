@@ -1,3 +1,3 @@
-"""Sessions: initialize, backward passes, gradient accumulation, and the state of the process."""
+"""Sessions: initialize, backward passes, and the state of the process."""
 
 IS_BOOKKEEPING = True  # see support/script_frames.py

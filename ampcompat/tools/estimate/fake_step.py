@@ -90,13 +90,13 @@ def _measured(training, session, mode):
     layers = [copied.get(id(layer), layer) for layer in training.options["keep_fp32"]]
     options = dict(training.options, keep_fp32=layers)
     amp.initialize(model, optimizer, opt_level=training.policy.opt_level, verbosity=0, **options)
-    accumulation = amp.accumulate(optimizer, training.accumulate)
 
     def step():
         for _ in range(training.accumulate):
-            with accumulation.scale_loss(training.loss(model)) as scaled_loss:
+            with amp.scale_loss(training.loss(model) / training.accumulate, optimizer) as scaled_loss:
                 scaled_loss.backward()
-            accumulation.step()
+        optimizer.step()
+        optimizer.zero_grad()
 
     return measured_step(session, [model], [optimizer], step)
 

@@ -12,7 +12,6 @@ from ampcompat.amp import (
     O4,
     O5,
     Properties,
-    accumulate,
     bfloat16_function,
     disable_casts,
     float_function,
