@@ -51,7 +51,7 @@ def test_lost_updates_are_printed_with_the_command_that_repairs_them(options, co
     assert f"ampcompat run --opt-level O5 {script} bfloat16" in done.stdout and "the end" not in done.stdout
     page = (tmp_path / "audit.html").read_text()
     assert "<h2>Wrong: lost updates</h2>" in page and "<td>1.weight</td>" in page
-    assert f"<td>ampcompat audit --opt-level O5 {script} bfloat16</td>" in page
+    assert f"<dd><code>ampcompat audit --opt-level O5 {script} bfloat16</code></dd>" in page
     assert page.count("http") == page.count("http-")
     report = json.loads((tmp_path / "audit.json").read_text())
     assert report["steps"] == 10 and report["dtypes"]["weights"] == {"bfloat16": 88}
@@ -139,6 +139,7 @@ def test_the_page_escapes_what_a_script_names():
     dtypes = dict(NO_DTYPES)
     page = to_html({"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}, ["<u>.py"])
     assert not any(name in page for name in ("<b>", "<i>", "<u>")) and "&lt;u&gt;.py" in page
+    assert "<dd><code>ampcompat run --opt-level O5 " in page  # where it wraps on a narrow screen
 
 
 def test_with_a_launcher_the_commands_have_it():

@@ -30,7 +30,7 @@ _PAGE = """<!DOCTYPE html>
 
 def to_html(report, command, launcher=()):
     """Return a page; the arguments are those of ``audit_text.to_text``."""
-    sections = [_section("Dtypes", _table(("of", "dtypes"), audit_text.dtypes(report["dtypes"])))]
+    sections = []
     for finding in report["findings"]:
         parts = [_element("p", finding["text"]), _element("p", finding["remedy"])]
         parts += [_table(("param", "elements", "did not move", "updates lost"), map(_row, finding["layers"]))]
@@ -38,7 +38,9 @@ def to_html(report, command, launcher=()):
         sections.append(_section(title, "\n".join(parts)))
     repair = audit_text.commands(report, command, launcher)
     if repair:
-        sections.append(_section("Repair", _table(("what for", "command"), repair)))
+        sections.append(_section("Repair", _list([(what, _element("code", command)) for what, command in repair])))
+    dtypes = [(of, html.escape(text)) for of, text in audit_text.dtypes(report["dtypes"])]
+    sections.append(_section("Dtypes", _list(dtypes)))
     layers = [(each["name"], each["layer"], *_dtypes(each)) for each in report["dtypes"]["activations"] or ()]
     if layers:
         sections.append(_section("Layers", _table(("layer", "class", "gets", "weights", "returns"), layers)))
@@ -65,9 +67,16 @@ def _section(title, content):
     return "<section>\n{}\n{}\n</section>".format(_element("h2", title), content)
 
 
+def _list(rows):
+    """Return a list of names and their HTML, whose long lines wrap."""
+    return "<dl>\n{}\n</dl>".format(
+        "\n".join(f"<div>{_element('dt', name)}<dd>{text}</dd></div>" for name, text in rows)
+    )
+
+
 def _table(columns, rows):
     lines = ["<tr>{}</tr>".format("".join(_element("td", cell) for cell in row)) for row in rows]
     if not lines:
         return ""
-    head = "<tr>{}</tr>".format("".join(_element("th", column) for column in columns))
+    head = "<thead><tr>{}</tr></thead>".format("".join(_element("th", column) for column in columns))
     return '<div class="scroll">\n<table>\n{}\n{}\n</table>\n</div>'.format(head, "\n".join(lines))
