@@ -160,8 +160,8 @@ def test_a_state_dict_shows_a_weight_that_was_swapped_in_place(setting):
         model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
         initialize(setting, model, optimizer)
         with torch.no_grad():
-            model[0].weight.fill_(0.25)
-        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 6), 0.25, dtype=setting.high))
+            model[0].weight.fill_(2.0)
+        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 6), 2.0, dtype=setting.high))
 
 
 @settings_at("O2", "O5")
