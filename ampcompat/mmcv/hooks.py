@@ -18,7 +18,6 @@ from ..apex.parallel import buckets
 from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
 from ..engine.session.other_optimizers import leaves_of
-from ..engine.session.scale_loss import WHERE_EQUAL
 from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
 from . import session_access
@@ -318,12 +317,9 @@ def _divide_loss(loss, position):
 
 
 def _scale_loss(session, optimizer, loss, loss_id, position):
-    """Return the ``scale_loss`` context of an iteration. Overflow is checked in the last iteration of its group.
-
-    Gradients are also unscaled then, at the levels where this gives the same gradients.
-    """
+    """Return the ``scale_loss`` context of an iteration. Overflow is checked in the last iteration of its group."""
     loss = _divide_loss(loss.to(record_of(optimizer).configuration.policy.dtypes.high), position)
-    return session.scale_loss(loss, optimizer, loss_id, delay_unscale=False if position.is_last else WHERE_EQUAL)
+    return session.scale_loss(loss, optimizer, loss_id, delay_overflow_check=not position.is_last)
 
 
 def _optimizer_of(runner):

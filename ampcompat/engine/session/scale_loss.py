@@ -19,10 +19,6 @@ from .untrained_params import trained_ids
 
 _CONFIGURATION = operator.attrgetter("configuration")
 
-#: For ``delay_unscale``: delay it only if a sum of scaled gradients is as exact as a sum of unscaled ones, that is, not
-#: with half gradients. The overflow check is delayed in any case.
-WHERE_EQUAL = "where equal"
-
 
 class BackwardPass:
     """A context manager that yields the scaled loss.
@@ -38,7 +34,7 @@ class BackwardPass:
         configuration: the ``Configuration`` of the first optimizer: the policy of this pass.
         records: of the optimizers whose params the pass reaches.
         adopted: those among them that ``initialize`` did not get, and no earlier pass.
-        delay_unscale: see ``amp.scale_loss``; or ``WHERE_EQUAL``.
+        delay_unscale: see ``amp.scale_loss``.
         untrained_leaves: see ``Session.scale_loss``.
     """
 
@@ -74,9 +70,6 @@ class BackwardPass:
         self._untrained = ()  # the ``UntrainedPass`` of each configuration
         self._unknown = None  # what optimizers that amp did not get, if there are any, have before the pass
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
-        if delay_unscale == WHERE_EQUAL:
-            self.delay_unscale = not _leaves_half_gradients(records, self.high)
-            self.delay_overflow_check = True
 
     def __enter__(self):
         around = []
@@ -311,8 +304,3 @@ def _warn_if_unrelated(optimizer, records):
         "now, and pass it to amp.initialize with the model.",
         stacklevel=3,
     )
-
-
-def _leaves_half_gradients(records, high):
-    dtypes = {param.dtype for record in records for param in record.leaf_params()}
-    return any(tensor_lists.is_narrower(torch.empty((), dtype=dtype), high) for dtype in dtypes)
