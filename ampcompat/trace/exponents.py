@@ -1,4 +1,4 @@
-"""Counts of values by their exponents, computed on the tensors' devices: of all tensors together, and of each one."""
+"""Statistics of each tensor's values, and counts of them by their exponents, computed on the tensors' devices."""
 
 import math
 from typing import NamedTuple, Tuple

@@ -10,7 +10,7 @@ from helpers.networks import initialize, session_of, settings_at
 from helpers.pairing import paired
 
 from ampcompat import amp
-from ampcompat.support.torch_compat import module_registrations
+from ampcompat.engine.session.untrained_params import have_registration_hooks
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
 #: Losses are multiplied by this, so that half gradients of a scale of 2**16 are in the range of half.
@@ -180,7 +180,7 @@ def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_th
 @pytest.mark.parametrize("how", ["layer", "param"])
 @settings_at(*LEVELS)
 def test_those_of_a_layer_that_was_replaced_or_added_later_are_true_too(setting, how):
-    if not module_registrations.have_hooks():
+    if not have_registration_hooks():
         pytest.skip("this torch has no hooks on the registration of params")
     with session_of(setting):
         model, optimizers = make(setting)

@@ -14,8 +14,8 @@ from . import (
     autograd,
     emulated_half_arithmetic,
     patch_targets,
+    torch_code,
     torch_compile,
-    uncast_code,
     wrappers,
 )
 from .argument_casts import ArgumentCaster, CastDevices
@@ -62,14 +62,14 @@ class OpTableBackend(CastBackend):
         # Torch 2.8 cannot compile them by themselves, since they read attributes of a ``threading.local``.
         codes |= {InForward.__enter__.__code__, InForward.__exit__.__code__}
         autograd.pause_backward(self, patches)
-        uncast_code.pause_loading(self, patches)
-        uncast_code.pause_offloading(self, patches)
+        torch_code.pause_loading(self, patches)
+        torch_code.pause_offloading(self, patches)
         autograd.checkpoint_under_same_casts(self, patches)
         if self.has_autocast:
             cast_around_regions(self._switch, self._caster.autocast_cache, patches)
-        uncast_code.accept_any_floating_input(self._caster.is_exempt, patches)
-        uncast_code.reread_recurrent_kernels(patches)
-        uncast_code.turn_off_fast_paths(patches)
+        torch_code.accept_any_floating_input(self._caster.is_exempt, patches)
+        torch_code.reread_recurrent_kernels(patches)
+        torch_code.turn_off_fast_paths(patches)
         torch_compile.patch_compile(patches, codes, [(emulated_half_arithmetic.EmulatedCall, "computed")])
         patches.defer(self._switch.turn_off)
         if not is_regional:

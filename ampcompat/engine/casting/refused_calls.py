@@ -31,7 +31,7 @@ from ..op_table.function_facts import FACTS, having
 from . import autocast_flags, patch_targets, torch_compile
 from .argument_casts import cast_to
 from .emulated_half_arithmetic import round_results
-from .uncast_code import accept_any_floating_input, reread_recurrent_kernels
+from .torch_code import accept_any_floating_input, reread_recurrent_kernels
 from .wrappers import is_alike, marked, may_hold_tensors
 
 #: As in ``torch.finfo``, which aborts the process for bfloat16 in torch 1.3 to 1.5.

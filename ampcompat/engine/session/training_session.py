@@ -16,14 +16,13 @@ from ...support import swapped_tensors
 from ...support.live_objects import WeakList
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
-from ...support.torch_compat import module_registrations
 from ...support.torch_compat.thread_blocks import end_thread_blocks
 from ..loss_scaling.loss_scaler import scaler_states
 from ..models import cast_weights, ddp, forward_conversion, fsdp
 from ..optimizers import chunked_step, step_or_skip
 from ..optimizers.optimizer_record import record_of
 from ..optimizers.session_masters import SessionMasters
-from . import process_state, replaced_params
+from . import process_state, replaced_params, untrained_params
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .initialize import Configuration, Preparation, make_plan
 from .other_optimizers import OtherOptimizers
@@ -137,7 +136,7 @@ class Session:
         preparation.make_known()
         if self._latest is None:
             swapped_tensors.allow(self.patches)
-            module_registrations.watch(self._forget_untrained, self.patches)
+            untrained_params.watch_registrations(self._forget_untrained, self.patches)
         self.process_casts.add_models(policy.dtypes if policy.casts_model else None, preparation.half_mode)
         self.configurations.add(configuration)
         self._latest = configuration

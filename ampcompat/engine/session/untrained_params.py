@@ -4,6 +4,7 @@ A script may clip or log them with all others. So may params of optimizers that 
 None of them are checked for overflow, since no step that amp can skip uses them.
 """
 
+import sys
 import weakref
 from itertools import chain
 
@@ -13,6 +14,9 @@ from ...support import tensor_lists
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_same
+
+_module = sys.modules[torch.nn.Module.__module__]
+_REGISTRATION_HOOKS = ("register_module_module_registration_hook", "register_module_parameter_registration_hook")
 
 
 class UntrainedParams:
@@ -101,3 +105,18 @@ class UntrainedPass:
         if gradients and not is_same(factor, divisor):
             with grad_enabled(False):
                 tensor_lists.multiply_(tensor_lists.grouped(gradients), factor / divisor)
+
+
+def have_registration_hooks():
+    """Return whether torch calls hooks when a module gets a param or a submodule: from 2.0 on."""
+    return all([hasattr(_module, name) for name in _REGISTRATION_HOOKS])
+
+
+def watch_registrations(changed, patches):
+    """Call ``changed()`` when any module gets a param or a submodule, before it has it; undone by ``patches``."""
+
+    def registered(module, name, value):
+        changed()
+
+    for name in _REGISTRATION_HOOKS if have_registration_hooks() else ():
+        patches.register(getattr(_module, name), registered)
