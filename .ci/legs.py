@@ -12,6 +12,7 @@ is said to be NOT RUN. The last line is pytest's own summary of the main leg.
 """
 
 import collections
+import os
 import pathlib
 import re
 import shutil
@@ -78,7 +79,10 @@ class Run:
             return 1, []
         limit = [sys.executable, str(every_torch.TIME_LIMIT), "240" if leg == "main" else "40"]
         command = nox("--no-error-on-missing-interpreters", "--envdir", str(self.root / leg), "-s", leg, *arguments)
+        temporary = self.root / leg / "tmp"  # torch.compile's headers of another leg would not compile
+        temporary.mkdir(parents=True, exist_ok=True)
         piped, lines = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}, []
+        piped["env"] = dict(os.environ, TMPDIR=str(temporary))
         with subprocess.Popen(limit + command, encoding="utf-8", errors="replace", **piped) as process:
             self.processes.add(process)
             for line in process.stdout:

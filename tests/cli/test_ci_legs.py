@@ -335,6 +335,14 @@ def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(run_legs, tmp_
 
 
 @needs_bash
+def test_a_leg_has_temporary_files_of_its_own_which_end_with_it(run_legs, tmp_path):
+    session = f"mktemp -d >>{tmp_path}/folders; {TESTS}"
+    code, _ = run_legs(session, "torch-1.5.1", "torch-1.12.1")
+    folders = {pathlib.Path(line).parent for line in (tmp_path / "folders").read_text().split()}
+    assert code == 0 and folders == {tmp_path / "root" / leg / "tmp" for leg in ("torch-1.5.1", "torch-1.12.1")}
+
+
+@needs_bash
 def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends_on_torch(run_legs, tmp_path):
     legs = ["main"] + ["torch-" + release for release in (OLDEST, "1.5.1", OTHERS[0], NEWEST, *BY_HAND[:1])]
     code, lines = run_legs(f'[ $installing ] || echo "$leg $rest" >>{tmp_path}/log; {TESTS}', *legs)
