@@ -187,10 +187,12 @@ class LossScaler(ApexNames):
         Callbacks read the scale as it is after their check. All checks are applied, even if callbacks raise; then the
         first error is raised, with the others in its chain of contexts.
         """
-        pending, self._pending = self._pending, []
-        self._on_device = None
-        if pending:
-            run_all(zip(itertools.repeat(self._apply), zip(pending)))
+        calls = []
+        for check in self._pending:
+            calls.append((self._apply, (check,)))
+        self._pending, self._on_device = [], None
+        if calls:
+            run_all(calls)
 
     def _apply(self, check):
         overflowed = self.checks_overflow and check.overflowed()
