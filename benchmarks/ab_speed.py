@@ -3,10 +3,9 @@
     python benchmarks/ab_speed.py [--ratios 100] [--rounds 3] [--step 0.002] [--no-noise]
 
 A level's step is a loop of known length, so that its speed is planted: 0.7 to 1.4 times the baseline's. Meanwhile a
-process on the same core computes for a while and sleeps for a while, 20 to 500 ms each. "in turn" is what ``ab`` does:
-rounds in which each level runs 20 steps. "serial" are as many steps of one level and then of the other, with the ratio
-of the intervals of their medians, by order statistics. The last column is how far off the ratios themselves are.
-The exit code is 1 if more than 5 % of the ratios lie outside the intervals of "in turn".
+process on the same core computes for a while and sleeps for a while, 20 to 500 ms each. As
+``ab`` does, it is timed in rounds in which each level runs 20 steps. The last column is how far off the ratios
+themselves are. The exit code is 1 if more than 5 % of the true ratios lie outside the intervals.
 """
 
 import contextlib
@@ -21,7 +20,7 @@ import time
 import bench
 
 from ampcompat.abtest import Report, Run
-from ampcompat.abtest.judging.summary import find_speeds, steady_steps
+from ampcompat.abtest.judging.summary import find_speeds
 
 #: Steps of a run, as of ``ab --timing-steps``.
 STEPS = 20
@@ -31,64 +30,35 @@ SHORTEST, LONGEST = 0.02, 0.5
 
 
 def main():
-    """Print a row per way of timing and return the exit code."""
+    """Print the row and return the exit code."""
     options = bench.options(__doc__, ratios=100, rounds=3, step=0.002, no_noise=False)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     length = calibrated(options.step)
     rng = random.Random(0)
     ratios = [rng.uniform(0.7, 1.4) for _ in range(options.ratios)]
-    bench.heading("timed", "outside their 95 % interval", "half width, median", "error of the ratio: median, largest")
     with contextlib.nullcontext() if options.no_noise else noise():
-        outside = [
-            row(name, [time_ratio(length, ratio, options.rounds) for ratio in ratios], ratios)
-            for name, time_ratio in (("in turn", in_turn), ("serial", serial))
-        ]
+        speeds = [in_turn(length, ratio, options.rounds) for ratio in ratios]
+    outside = sum(not speed.interval[0] <= true <= speed.interval[1] for speed, true in zip(speeds, ratios))
+    widths = [math.sqrt(speed.interval[1] / speed.interval[0]) - 1 for speed in speeds]
+    errors = [abs(speed.ratio / true - 1) for speed, true in zip(speeds, ratios)]
+    bench.heading("outside their 95 % interval", "half width, median", "error of the ratio: median, largest")
+    error = f"{statistics.median(errors):.1%}, {max(errors):.1%}"
+    bench.row(f"{outside} of {len(ratios)}", f"{statistics.median(widths):.1%}", error)
     print(f"\n{options.rounds} rounds of {STEPS} steps of {1e3 * options.step:g} ms")
     print(bench.machine())
-    return 1 if outside[0] > 0.05 * options.ratios else 0
-
-
-def row(name, found, ratios):
-    """Print a row of ``[(ratio, (low, high)), …]`` and return how many true ratios lie outside."""
-    outside = sum(not low <= true <= high for (_, (low, high)), true in zip(found, ratios))
-    widths = [math.sqrt(high / low) - 1 for _, (low, high) in found]
-    errors = [abs(ratio / true - 1) for (ratio, _), true in zip(found, ratios)]
-    error = f"{statistics.median(errors):.1%}, {max(errors):.1%}"
-    bench.row(name, f"{outside} of {len(ratios)}", f"{statistics.median(widths):.1%}", error)
-    return outside
-
-
-# -- two ways of timing ------------------------------------------------------------------------------------------------
+    return 1 if outside > 0.05 * options.ratios else 0
 
 
 def in_turn(length, ratio, rounds):
-    """Return the speed of a level and its interval from rounds in turn, as ``ab`` has them."""
+    """Return the speed of a level, measured in rounds as ``ab`` measures it."""
     report, lengths = Report(), {"O0": length, "O1": round(length / ratio)}
     for level in lengths:
         report.runs[level] = Run(timings=[])
     for number in range(rounds):
         for level in lengths if number % 2 == 0 else reversed(list(lengths)):
             report.runs[level].timings.append(Run(step_seconds=timed(lengths[level], STEPS)))
-    speed = find_speeds(report)["O1"]
-    return speed.ratio, speed.interval
-
-
-def serial(length, ratio, rounds):
-    """Return the same from as many steps of the baseline, and then of the level."""
-    found = []
-    for each in (length, round(length / ratio)):
-        run = Run(step_seconds=timed(each, STEPS * rounds))
-        found.append(median_and_interval([run.step_seconds[step] for step in steady_steps(run)]))
-    (base, base_low, base_high), (level, level_low, level_high) = found
-    return base / level, (base_low / level_high, base_high / level_low)
-
-
-def median_and_interval(values):
-    """Return the median of values and its 95 % interval, by order statistics."""
-    ordered, half = sorted(values), 0.98 * math.sqrt(len(values))
-    low, high = math.floor(len(values) / 2 - half), math.ceil(len(values) / 2 + half)
-    return statistics.median(ordered), ordered[max(0, low)], ordered[min(len(values) - 1, high)]
+    return find_speeds(report)["O1"]
 
 
 def timed(length, steps):
@@ -107,9 +77,6 @@ def work(length):
 def calibrated(seconds):
     """Return the length whose work takes so many seconds."""
     return round(200000 * seconds / bench.seconds(lambda: work(200000)))
-
-
-# -- noise -------------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -1,11 +1,11 @@
 """Are the times that ``ab`` shows those of the script? Times of a training alone and as ``compare`` reports them.
 
-    python benchmarks/ab_times.py [--rounds 6] [--steps 60] [--wall]
+    python benchmarks/ab_times.py [--rounds 6] [--steps 60]
     python benchmarks/ab_times.py --series
 
 The network has 8 layers of width 256. In each round it is trained alone and under ``compare``; the ratio of a round is
 that of the two medians, and a row shows the median ratio of a level's rounds and its quartiles. Steps are timed by the
-process's CPU time, which other work on the machine changes less than the wall clock (``--wall``). With ``--series``:
+process's CPU time, which other work on the machine changes less than the wall clock. With ``--series``:
 the times of ``ab`` with its default options, and of one run of the same script at each of its levels.
 """
 
@@ -33,14 +33,13 @@ SCRIPT = [os.path.join(ROOT, "examples", "char_transformer.py"), "--steps", "100
 
 def main():
     """Print a row per level, or per run of the series."""
-    stated = bench.options(__doc__, rounds=6, steps=60, wall=False, series=False)
+    stated = bench.options(__doc__, rounds=6, steps=60, series=False)
     if stated.series:
         return series()
-    clock = time.perf_counter if stated.wall else time.process_time
-    recorder.time = types.SimpleNamespace(perf_counter=clock)
+    recorder.time = types.SimpleNamespace(perf_counter=time.process_time)
     bench.heading("level", "alone, ms", "as reported, ms", "ratio (quartiles)", "watched steps: ratio")
     for level in LEVELS:
-        alone, reported, watched = zip(*(measure(level, stated.steps, clock) for _ in range(stated.rounds)))
+        alone, reported, watched = zip(*(measure(level, stated.steps) for _ in range(stated.rounds)))
         low, middle, high = statistics.quantiles([one / other for one, other in zip(reported, alone)], n=4)
         times = [f"{statistics.median(each) * 1e3:.2f}" for each in (alone, reported)]
         bench.row(level, *times, f"{middle:.3f} ({low:.3f} to {high:.3f})", f"{bench.ratio(watched, alone):.2f}")
@@ -67,18 +66,18 @@ def _printed(options):
     return used
 
 
-def measure(level, steps, clock):
+def measure(level, steps):
     """Return the median seconds of the steps alone, of those that are reported, and of the watched ones."""
     times = []
     with session(level, verbosity=0):
-        train(steps, times, clock)
-    report = abtest.compare(lambda _: train(steps, [], clock), levels=[level], baseline=level, control=False)
+        train(steps, times)
+    report = abtest.compare(lambda _: train(steps, []), levels=[level], baseline=level, control=False)
     run = report.runs[level]
     watched = [run.step_seconds[step] for step in run.watched if step not in {0}.union(run.measured)]
     return [statistics.median(each) for each in (times[1:], steady_seconds(run), watched)]
 
 
-def train(steps, times, clock):
+def train(steps, times):
     """Train, and append the seconds of each step to ``times``."""
     model, inputs = perceptron(*[256] * 9), torch.randn(64, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -88,7 +87,7 @@ def train(steps, times, clock):
         optimizer.zero_grad()
         bench.by_amp(optimizer, model(inputs).float().pow(2).mean())
 
-    times.extend(bench.seconds(step, clock=clock) for _ in range(steps))
+    times.extend(bench.seconds(step, clock=time.process_time) for _ in range(steps))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small trainings, as ``forecast_cases.py`` and ``growth_cases.py`` have them: a row each."""
+"""Small trainings, as ``forecast_cases.py`` has them: a row each."""
 
 import dataclasses
 from typing import Callable
@@ -15,16 +15,15 @@ def late(owner, name):
 
 
 class Body(nn.Module):
-    """A module whose forward is a function of its input, multiplied by a weight of ones, and of the step."""
+    """A module whose forward is a function of its input, multiplied by a weight of ones."""
 
     def __init__(self, function, width):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
-        self.function, self.step = function, 0
+        self.function = function
 
     def forward(self, x):
-        self.step += 1
-        return self.function(x * self.weight, self.step)
+        return self.function(x * self.weight)
 
 
 class Net(nn.Module):

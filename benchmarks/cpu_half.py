@@ -1,13 +1,12 @@
-"""What half costs on a CPU: a training step at every half level against O0, and on request against torch's own half.
+"""What half costs on a CPU: a training step at every half level against O0.
 
 Prints which units the CPU has, which half dtypes are emulated and why, then the time of a training step of each level
-over the step at O0 (medians of interleaved rounds), for a small CNN, a transformer encoder and an LSTM. ``--own`` adds
-one step of the CNN with torch's own float16 kernels (O3 under AMPCOMPAT_HALF_MATH=off), which can take many seconds.
+over the step at O0 (medians of interleaved rounds), for a small CNN, a transformer encoder and an LSTM. With
+AMPCOMPAT_HALF_MATH=off, torch's own half kernels compute, which can take many seconds.
 
     python benchmarks/cpu_half.py [--networks cnn transformer lstm] [--levels O1 O2 O3 O4 O5] [--rounds 5] [--steps 3]
 """
 
-import os
 import statistics
 
 import bench
@@ -44,7 +43,7 @@ def measure(name, levels, rounds, steps):
     return {level: (statistics.median(times) * 1e3, bench.ratio(times, taken["O0"])) for level, times in taken.items()}
 
 
-def subject(name, level, steps, setting=None):
+def subject(name, level, steps):
     """Return a function that trains a network for some steps, in a session of its own, and returns their median."""
     torch.manual_seed(0)
     model, batch = NETWORKS[name]()
@@ -55,24 +54,16 @@ def subject(name, level, steps, setting=None):
         bench.by_amp(optimizer, model(batch).float().pow(2).mean())
 
     def seconds():
-        before = dict(os.environ)
-        os.environ.update({emulated_half_arithmetic.VARIABLE: setting} if setting else {})
-        try:
-            with ampcompat.session(level, verbosity=0):
-                amp.initialize(model, optimizer, verbosity=0)
-                step()
-                return statistics.median(bench.seconds(step) for _ in range(steps))
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        with ampcompat.session(level, verbosity=0):
+            amp.initialize(model, optimizer, verbosity=0)
+            step()
+            return statistics.median(bench.seconds(step) for _ in range(steps))
 
     return seconds
 
 
 def main():
-    stated = bench.options(
-        __doc__, networks=list(NETWORKS), levels=list(bench.LEVELS[1:]), rounds=5, steps=3, own=False
-    )
+    stated = bench.options(__doc__, networks=list(NETWORKS), levels=list(bench.LEVELS[1:]), rounds=5, steps=3)
     flags = " ".join(bench.cpu_flags())
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; CPU: {flags}")
     for dtype in (torch.float16, torch.bfloat16):
@@ -81,9 +72,6 @@ def main():
     for name in stated.networks:
         for level, (milliseconds, ratio) in measure(name, stated.levels, stated.rounds, stated.steps).items():
             bench.row(name, level, f"{milliseconds:.1f}", f"{ratio:.2f}")
-    if stated.own:
-        own, emulated = (subject("cnn", "O3", 1, setting)() for setting in ("off", "on"))
-        print(f"CNN at O3: {emulated * 1e3:.1f} ms emulated, {own * 1e3:.1f} ms by torch's own kernels")
 
 
 if __name__ == "__main__":

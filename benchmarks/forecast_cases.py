@@ -45,8 +45,7 @@ def case(
     """Return a training: the plain regression by SGD where nothing else is given."""
 
     def new_model():
-        values = lambda x, step: function(x)  # noqa: E731
-        net = model() if model else Net(body() if body else Body(values, WIDTH), FEATURES, WIDTH, outputs)
+        net = model() if model else Net(body() if body else Body(function, WIDTH), FEATURES, WIDTH, outputs)
         with torch.no_grad():
             if change:
                 change(net)
@@ -265,7 +264,7 @@ def of_images(name, *modules):
 
 def plain_net():
     """Return the network of the plain regression."""
-    return Net(Body(lambda x, step: relu(x), WIDTH), FEATURES, WIDTH)
+    return Net(Body(relu, WIDTH), FEATURES, WIDTH)
 
 
 def net_after(module):

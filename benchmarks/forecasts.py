@@ -1,17 +1,15 @@
 """Are forecasts right? Each case of ``forecast_cases.py`` is forecast from a float32 run, and trained at each level.
 
-    python benchmarks/forecasts.py [--cases NAME …] [--part chosen | held-out] [--overhead]
+    python benchmarks/forecasts.py [--cases NAME …] [--part chosen | held-out]
 
 The truth is the verdict of ``ab``; cells that it does not judge do not count. Each row has, for O1 to O5, the truth and
 the forecast: ``ok`` accepted and forecast so, ``FAIL`` rejected and forecast so, ``missed`` rejected though forecast to
 work, ``false`` accepted though forecast to fail, ``-`` not judged; and whether the planted module is named and
-whether the levels are accepted with the proposed ``keep_fp32``. ``--overhead`` prints the time of a forecast over that
-of the run without it instead. The exit code is 1 if a share is under 90 %.
+whether the levels are accepted with the proposed ``keep_fp32``. The exit code is 1 if a share is under 90 %.
 """
 
 import collections
 import dataclasses
-import statistics
 import sys
 import time
 
@@ -34,13 +32,11 @@ WANTED = 90
 
 def main():
     """Print a row per case and return the exit code."""
-    stated = bench.options(__doc__, cases=[], part=None, overhead=False, choices={"part": ("chosen", "held-out")})
+    stated = bench.options(__doc__, cases=[], part=None, choices={"part": ("chosen", "held-out")})
     torch.set_num_threads(1)
     cases = [case for case in CASES if not stated.cases or case.name in stated.cases]
     if stated.part:
         cases = [case for case in cases if case.held_out == (stated.part == "held-out")]
-    if stated.overhead:
-        return overhead(cases)
     counts = {False: collections.Counter(), True: collections.Counter()}
     start = time.time()
     bench.heading("case", *LEVELS, "named", "accepted with keep_fp32")
@@ -129,27 +125,6 @@ def summary(counts, is_held_out):
             print(f"- {told}: {found} of {total}, {100 * found / total:.0f} %")
     print("- not judged by ab: {}, and {} with keep_fp32".format(counts["-"], counts["kept not judged"]))
     return [100 * found / total for _, found, total in pairs if total]
-
-
-def overhead(cases, rounds=5):
-    """Print the time of a forecast over that of the recorded run alone, per case; always return 0."""
-    bench.heading("case", "run", "with forecast", "ratio")
-    watched = {"watch": forecast_observer.__name__, "initialize": {"loss_scale": 1.0}}
-    ratios = []
-    for case in cases:
-        found = bench.interleaved(
-            {
-                "plain": lambda case=case: bench.seconds(lambda: record(case, None, {})),
-                "forecast": lambda case=case: bench.seconds(lambda: record(case, None, watched)),
-            },
-            rounds,
-            warm_up=1,
-        )
-        plain, forecast = (statistics.median(times) for times in found.values())
-        ratios.append(forecast / plain)
-        bench.row(case.name, f"{plain * 1e3:.0f} ms", f"{forecast * 1e3:.0f} ms", f"{ratios[-1]:.2f}")
-    print(f"\nmedian ratio {statistics.median(ratios):.2f}. {bench.machine()}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ what is saved for the backward pass moved to the CPU (offloading, ``torch.autogr
 The network is ``networks.Detector``; its targets are made up, since what is measured does not depend on them.
 
 Each row trains by itself. In a step of the base the optimizer gets ``--batch`` images; with accumulation it steps
-after ``--accumulate`` such batches (as in MMCV's table: what an iteration costs stays), or, with ``--same-batch``,
-after parts of one batch.
+after ``--accumulate`` such batches, as in MMCV's table: what an iteration costs stays.
 
     memory      the most bytes that tensors hold at any operation of an iteration (on a GPU: from the allocator)
     saved       the bytes that a forward pass keeps on the device for the backward pass: activations, half copies
@@ -18,7 +17,7 @@ The rows are interleaved, so that changes of the machine's speed affect all of t
 over the rounds.
 
     python benchmarks/memory_savers.py [--levels O1 O2] [--rounds 3] [--iterations 4] [--size 256] [--width 32]
-        [--blocks 2] [--batch 4] [--accumulate 2] [--same-batch] [--device cuda]
+        [--blocks 2] [--batch 4] [--accumulate 2] [--device cuda]
 """
 
 import contextlib
@@ -59,7 +58,6 @@ class Row:
         )
         self.offloaded = offloaded
         self.level, self.accumulate, self.checkpointed, self.stated = level, accumulate, checkpointed, stated
-        self.images = max(1, stated.batch // accumulate) if stated.same_batch else stated.batch
 
     @contextlib.contextmanager
     def opened(self):
@@ -68,7 +66,7 @@ class Row:
         torch.manual_seed(0)
         model = Detector(stated.width, stated.blocks, self.checkpointed).to(stated.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        images = torch.randn(self.images, 3, stated.size, stated.size, device=stated.device)
+        images = torch.randn(stated.batch, 3, stated.size, stated.size, device=stated.device)
         try:
             amp.initialize(model, optimizer, opt_level=self.level, verbosity=0, loss_scale=128.0)
             passes = 0
@@ -102,7 +100,7 @@ class Row:
             Detector(stated.width, stated.blocks, self.checkpointed),
             lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),
             self.level,
-            loss=lambda model: self.loss(model, torch.randn(self.images, 3, stated.size, stated.size)),
+            loss=lambda model: self.loss(model, torch.randn(stated.batch, 3, stated.size, stated.size)),
             accumulate=self.accumulate,
         )
 
@@ -167,7 +165,7 @@ def rows_of(stated):
 def parse(arguments=None):
     return bench.options(
         __doc__, arguments, levels=["O1", "O2"], rounds=3, iterations=4, size=256, width=32, blocks=2, batch=4,
-        accumulate=2, same_batch=False, device="cpu",
+        accumulate=2, device="cpu",
     )  # fmt: skip
 
 

@@ -2,11 +2,11 @@
 
 Prints the output of each step under what it should show, ends with one line per step, and keeps the outputs in a
 folder, with device, torch and date, to be committed in ``benchmarks/RESULTS.md``. About 25 minutes on one H100.
+``--list`` prints the steps with their targets and runs nothing.
 
     python benchmarks/on_gpu.py [--folder gpu-results] [--only STEP ...] [--list]
 """
 
-import argparse
 import collections
 import datetime
 import os
@@ -14,6 +14,9 @@ import pathlib
 import subprocess
 import sys
 import time
+
+import bench
+import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 Step = collections.namedtuple("Step", "name targets command")
@@ -61,8 +64,6 @@ def run_step(step, folder):
 
 def heading():
     """Return what the figures were measured on, or None without a GPU."""
-    import torch
-
     if not torch.cuda.is_available():
         return None
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -73,11 +74,8 @@ def heading():
 
 def main(arguments=None):
     """Run the steps; return 1 if one failed, 2 without a GPU."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", default="gpu-results", help="where the outputs are kept")
-    parser.add_argument("--only", nargs="+", metavar="STEP", choices=[step.name for step in STEPS])
-    parser.add_argument("--list", action="store_true", help="print the steps with their targets and run nothing")
-    stated = parser.parse_args(arguments)
+    choices = {"only": [step.name for step in STEPS]}
+    stated = bench.options(__doc__, arguments, choices, folder="gpu-results", only=[], list=False)
     steps = [step for step in STEPS if not stated.only or step.name in stated.only]
     if stated.list:
         for step in steps:

@@ -8,9 +8,9 @@ import torch
 from torch.optim.optimizer import required
 
 from ampcompat import amp
+from ampcompat.opt_levels import OPT_LEVELS
 
 STEPS = 6
-DTYPES = {"O1": torch.float16, "O2": torch.float16, "O4": torch.bfloat16, "O5": torch.bfloat16}
 
 
 class Setting:
@@ -89,10 +89,10 @@ class Training:
 
     def predicted(self, batch):
         if self.by_hand in ("O1", "O4"):
-            with torch.autocast("cpu", DTYPES[self.by_hand]):
+            with torch.autocast("cpu", OPT_LEVELS[self.by_hand].dtypes.low):
                 return self.network(batch)
         if self.by_hand in ("O2", "O5"):
-            dtype = DTYPES[self.by_hand]
+            dtype = OPT_LEVELS[self.by_hand].dtypes.low
             weights = {name: param.to(dtype) for name, param in self.network.named_parameters()}
             return torch.func.functional_call(self.network, weights, batch if self.setting.sparse else batch.to(dtype))
         return self.network(batch)

@@ -10,18 +10,16 @@ import functools
 import importlib
 import inspect
 import itertools
-import os
 import sys
 import warnings
 
 import torch
+import tried
+from optimizer_training import STEPS, Setting, Training
+from tried import attempt
 
 import ampcompat
-from ampcompat import amp, errors
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import tried  # noqa: E402
-from optimizer_training import STEPS, Setting, Training  # noqa: E402
+from ampcompat import amp
 
 #: The module that each distribution exports its optimizers from.
 PACKAGES = {
@@ -112,18 +110,6 @@ def setting_of(cls):
             return setting
         failure = failure or ValueError("it does not move the weights, or to what is not finite")
     raise failure
-
-
-def attempt(function, *arguments, **options):
-    """Return a function's result, or in words the error that it raised; then end the session."""
-    try:
-        return function(*arguments, **options)
-    except errors.AmpError as error:
-        return f"refused: {tried.first_line(error)}"
-    except Exception as error:
-        return tried.first_line(error)
-    finally:
-        ampcompat.reset()
 
 
 @functools.lru_cache(maxsize=None)

@@ -5,9 +5,9 @@
 By default every 61st bit pattern; --all tries all 2**32, in minutes. NaN only has to stay NaN.
 """
 
-import argparse
 import time
 
+import bench
 import torch
 
 from ampcompat.engine.optimizers import remainder_bits
@@ -31,9 +31,7 @@ def count(first, step):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--all", action="store_true", help="try all 2**32 bit patterns")
-    step = 1 if parser.parse_args().all else 61
+    step = 1 if bench.options(__doc__, all=False).all else 61
     began = time.perf_counter()
     totals = [0, 0, 0, 0]
     for first in range(-(2**31), 2**31, BLOCK * step):

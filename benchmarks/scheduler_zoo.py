@@ -7,17 +7,14 @@
 
 import importlib
 import inspect
-import os
 import sys
 import warnings
 
 import torch
+import tried
+from optimizer_training import STEPS, Setting, Training
 
 import ampcompat
-
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import tried  # noqa: E402
-from optimizer_training import STEPS, Setting, Training  # noqa: E402
 
 BOUNDS = {"O1": 0.01, "O2": 0.01, "O4": 0.05, "O5": 0.05}
 SKIPPED = 2  # the step that has an overflow, where one has

@@ -16,6 +16,8 @@ reserved.
         [--rounds 3] [--steps 8] [--batch 2] [--length 64] [--size 96] [--device cpu] [--dtype float16] [--no-tf32]
 """
 
+import contextlib
+import functools
 import gc
 import math
 import statistics
@@ -113,95 +115,56 @@ class Tokens(Task):
 TASKS = {task.name: task for task in (Tabular, Segmentation, Tokens)}
 
 
-class Plain:
-    """A way to train: as the script is."""
+@contextlib.contextmanager
+def trained(task, way, dtype):
+    """Yield a function that trains the step of an index one way, and returns its loss, unread."""
+    optimizer, precision = task.optimizer, contextlib.nullcontext()
 
-    def __init__(self, task, way, dtype):
-        self.task, self.dtype = task, dtype
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc_info):
-        return None
-
-    def step(self, index):
-        """Train one step and return its loss, unread."""
-        self.task.optimizer.zero_grad()
-        loss = self.loss(index)
-        self.finish(loss)
-        return loss.detach()
-
-    def loss(self, index):
-        """Return the loss of a step."""
-        return self.task.loss(index)
-
-    def finish(self, loss):
-        """Do the backward pass and the step."""
+    def finish(loss):
         loss.backward()
-        self.task.optimizer.step()
+        optimizer.step()
 
+    def finish_scaled(loss):
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
-class ByHand(Plain):
-    """As torch's documentation has it."""
+    with contextlib.ExitStack() as session:
+        if way == "autocast":  # as torch's documentation has it
+            scaler, finish = torch.amp.GradScaler(task.device, init_scale=INIT_SCALE), finish_scaled
+            precision = torch.autocast(task.device, dtype=dtype)
+        elif way != "float32":
+            session.enter_context(ampcompat.session(way, verbosity=0))
+            amp.initialize(task.model, optimizer, init_scale=INIT_SCALE)
+            finish = functools.partial(bench.by_amp, optimizer)
 
-    def __init__(self, task, way, dtype):
-        super().__init__(task, way, dtype)
-        self.scaler = torch.amp.GradScaler(task.device, init_scale=INIT_SCALE)
+        def step(index):
+            optimizer.zero_grad()
+            with precision:
+                loss = task.loss(index)
+            finish(loss)
+            return loss.detach()
 
-    def loss(self, index):
-        """Return the loss of a step."""
-        with torch.autocast(self.task.device, dtype=self.dtype):
-            return self.task.loss(index)
-
-    def finish(self, loss):
-        """Do the backward pass and the step."""
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.task.optimizer)
-        self.scaler.update()
-
-
-class ByLevel(Plain):
-    """At an opt level, as a script for Apex has it."""
-
-    def __init__(self, task, way, dtype):
-        super().__init__(task, way, dtype)
-        self.session = ampcompat.session(way, verbosity=0)
-
-    def __enter__(self):
-        self.session.__enter__()
-        amp.initialize(self.task.model, self.task.optimizer, init_scale=INIT_SCALE)
-        return self
-
-    def __exit__(self, *exc_info):
-        self.session.__exit__(*exc_info)
-
-    def finish(self, loss):
-        """Do the backward pass and the step."""
-        bench.by_amp(self.task.optimizer, loss)
-
-
-def kind_of(way):
-    return {"float32": Plain, "autocast": ByHand}.get(way, ByLevel)
+        yield step
 
 
 def train(task_class, way, stated, measures_memory=True):
     """Train a fresh network one way; return (seconds per step, losses, memory)."""
     task = task_class(stated.device)
     on_cuda = stated.device.startswith("cuda")
-    with kind_of(way)(task, way, getattr(torch, stated.dtype)) as trained:
+    with trained(task, way, getattr(torch, stated.dtype)) as train_step:
         losses, seconds = [], []
         if on_cuda:
             torch.cuda.reset_peak_memory_stats()
         for index in range(WARM_UP + stated.steps):
-            step = lambda index=index: losses.append(trained.step(index))  # noqa: E731
+            step = lambda index=index: losses.append(train_step(index))  # noqa: E731
             seconds.append(bench.seconds(step, stated.device))
         if on_cuda:
             memory = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
         elif not measures_memory:
             memory = (0, None)
         else:
-            report = ampcompat.memory_report(task.model, task.optimizer, step=lambda: trained.step(0))
+            report = ampcompat.memory_report(task.model, task.optimizer, step=lambda: train_step(0))
             memory = (report.peak_total, None)
     return seconds[WARM_UP:], [float(loss) for loss in losses], memory
 

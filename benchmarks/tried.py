@@ -4,7 +4,6 @@ A row is a dict: ``name``, ``group`` (of the record), ``cells`` (what was tried:
 ``left_out``, why nothing was tried. A cell is good if it begins with one of ``GOOD``.
 """
 
-import argparse
 import datetime
 import gc
 import json
@@ -19,29 +18,34 @@ import sys
 import time
 from importlib import metadata
 
+import bench
 import torch
+
+import ampcompat
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOOD = ("equal", "trains", "as it was", "same without amp", "as by hand", "refused")
+
+OPTIONS = """
+    --only      items, or beginnings of their names
+    --draw      so many of the record's items, drawn by the hash of the commit
+    --rows      a file to which rows are appended; the items that it has are not tried again
+    --record    write the record from the rows of --rows
+"""
 
 
 def main(description, names, row_of, record, text, distributions):
     """Make the rows that the command line asks for; return 1 if one deviates and the record does not say so.
 
     Args:
-        description: of the command.
+        description: of the command, in one line.
         names: a function without arguments that returns the names of all items.
         row_of: a function that returns the row of a name.
         record: the name of the file of the record, beside this one.
         text: what the record begins with.
         distributions: the packages whose versions the record gives.
     """
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--only", nargs="*", help="items, or beginnings of their names")
-    parser.add_argument("--draw", type=int, help="so many of the record's, drawn by the hash of the commit")
-    parser.add_argument("--rows", help="a file to which rows are appended; the items that it has are not tried again")
-    parser.add_argument("--record", action="store_true", help="write the record from the rows of --rows")
-    options = parser.parse_args()
+    options = bench.options(f"{description}\n{OPTIONS}", only=[], draw=0, rows=None, record=False)
     listed = drawn(recorded(record)[0], options.draw) if options.draw else names()
     chosen = [each for each in listed if not options.only or each.startswith(tuple(options.only))]
     rows = rows_of(chosen, row_of, options.rows)
@@ -114,6 +118,16 @@ def isolated(function, argument, seconds):
     finally:
         process.kill()
         process.join()
+
+
+def attempt(function, *arguments, **options):
+    """Return a function's result, or in words the error that it raised; then end the session."""
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        return ("refused: " if isinstance(error, ampcompat.errors.AmpError) else "") + first_line(error)
+    finally:
+        ampcompat.reset()
 
 
 def first_line(error):

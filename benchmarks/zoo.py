@@ -7,21 +7,19 @@
 
 import copy
 import math
-import os
 import sys
 import warnings
 
+import bench
 import torch
+import tried
+import zoo_items
+from tried import attempt
 
-import ampcompat
 from ampcompat import amp
 from ampcompat.launch.forced_levels.forced_level import forced
+from ampcompat.opt_levels import OPT_LEVELS
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import tried  # noqa: E402
-import zoo_items  # noqa: E402
-
-DTYPES = {"O1": torch.float16, "O2": torch.float16, "O4": torch.bfloat16, "O5": torch.bfloat16}
 BOUNDS = {"O1": 0.02, "O2": 0.02, "O4": 0.1, "O5": 0.1}
 STEPS = 3
 #: What is tried: the level, and how it comes about.
@@ -81,7 +79,7 @@ def cast(values, dtype):
 
 def outputs_by_hand(model, level, args, kwargs):
     """Return a model's outputs under autocast, or with half weights and float32 batch norms, without amp."""
-    dtype = DTYPES[level]
+    dtype = OPT_LEVELS[level].dtypes.low
     if level in ("O1", "O4"):
         with torch.autocast("cpu", dtype):
             return model(*args, **kwargs)
@@ -117,25 +115,13 @@ def trained(model, inputs, level, way):
         optimizer.zero_grad()
         loss = loss_of(outputs_by_hand(model, level, args, kwargs) if way == "by hand" else model(*args, **kwargs))
         if has_amp:
-            with amp.scale_loss(loss, optimizer) as scaled:
-                scaled.backward()
-            optimizer.step()
+            bench.by_amp(optimizer, loss)
         else:
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
         losses.append(loss.item())
     return losses
-
-
-def attempt(function, *arguments, **options):
-    """Return a function's result, or in words the error that it raised; then end the session."""
-    try:
-        return function(*arguments, **options)
-    except Exception as error:
-        return ("refused: " if isinstance(error, ampcompat.errors.AmpError) else "") + tried.first_line(error)
-    finally:
-        ampcompat.reset()
 
 
 def difference(losses, plain):

@@ -3,16 +3,8 @@
 import apex_scripts
 from apex_loops import *  # noqa: F403 - the sources that ``setup`` names
 from apex_scripts import *  # noqa: F403
-from forced_list import Script
+from forced_list import Apex
 
-APEX_DIFFUSION = """
-from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
-model = Unet(dim=8, dim_mults=(1, 2)).cuda()
-diffusion = GaussianDiffusion(model, image_size=16, timesteps=20, loss_type="l1").cuda()
-trainer = Trainer(diffusion, "images/0", image_size=16, train_batch_size=4, train_lr=2e-5, train_num_steps=12,
-                  gradient_accumulate_every=2, ema_decay=0.995, fp16=True)
-trainer.train()
-"""
 STYLEGAN = """
 import stylegan2_pytorch.stylegan2_pytorch as library
 library.multiprocessing.cpu_count = lambda: 0
@@ -122,87 +114,78 @@ LIGHTNING_OPTIONS = (
 
 # fmt: off
 SCRIPTS = [
-    Script("ignite_cifar100_apex", "pytorch_ignite-0.5.5/examples/cifar100_amp_benchmark", "benchmark_nvidia_apex.py",
-           "vision, ignite", "data --batch_size 16 --max_epochs 1 --opt O2", written_for_cuda=True,
-           small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')", steps=6, level="O2"),
-    Script("denoising_diffusion", "denoising_diffusion_pytorch-0.6.0", "train.py", "diffusion", written_for_cuda=True,
-           setup=("module('train.py', APEX_DIFFUSION)", "images(size=20)", "folders('results')"), level="O1"),
-    Script("stylegan2", "stylegan2_pytorch-1.5.10", "train.py", "GAN, three losses", written_for_cuda=True,
-           setup=("module('train.py', STYLEGAN)", "images(size=36)"), level="O1"),
-    Script("lr_finder", "torch_lr_finder-0.2.2", "train.py", "learning rate range test", written_for_cuda=True,
-           setup=("module('train.py', LR_FINDER)",), level="O1"),
-    Script("wtfml_engine", "wtfml-0.0.3", "train.py", "engine of a competition library", written_for_cuda=True,
-           setup=("module('train.py', WTFML)",), level="O1"),
-    Script("joeynmt", "joeynmt-2.0.0", "-m joeynmt train config.yaml", "translation", written_for_cuda=True,
-           setup=("module('config.yaml', JOEY)", "text('train.src', 12, 120)", "text('train.trg', 12, 120)"),
-           level="O1"),
-    Script("lightning_ppo", LIGHTNING, "-m pl_examples.domain_templates.reinforce_learn_ppo",
-           "reinforcement learning, Lightning 1.6",
-           LIGHTNING_OPTIONS + "--amp_level O1 --env CartPole-v0 --batch_size 32", written_for_cuda=True, level="O1",
-           lacks="wandb"),
-    Script("lightning_autoencoder", LIGHTNING, "-m pl_examples.basic_examples.autoencoder",
-           "autoencoder, Lightning 1.6", LIGHTNING_OPTIONS + "--amp_level O1 --batch_size 1000", written_for_cuda=True,
-           images=60000, steps=8, level="O1", lacks="wandb"),
-    Script("sockeye", "sockeye-3.1.10", "-m sockeye.train", "translation",
-           "--source train.src --target train.trg -vs train.src -vt train.trg --output model --num-layers 1:1 "
-           "--transformer-model-size 16 --transformer-attention-heads 2 --transformer-feed-forward-num-hidden 32 "
-           "--batch-size 16 --batch-type sentence --max-updates 20 --checkpoint-interval 10 --max-seq-len 20 "
-           "--decode-and-evaluate 0 --apex-amp --no-bucketing", written_for_cuda=True,
-           setup=("text('train.src', 12, 120)", "text('train.trg', 12, 120)"), level="O2"),
-    Script("catalyst_runner", "catalyst-20.12", "train.py", "classifier, callbacks", written_for_cuda=True,
-           setup=("module('train.py', CATALYST)",), level="O1"),
-    Script("nemo_taylor_net", "nemo_toolkit-0.10.1", "train.py",
-           "graph of neural modules, the core of the speech toolkit", written_for_cuda=True,
-           setup=("module('train.py', NEMO)",), level="O1"),
-    Script("ddpm_proteins", "ddpm_proteins-0.0.11", "train.py", "diffusion, proteins", written_for_cuda=True,
-           setup=("module('train.py', PROTEINS)", "images(size=20)"), level="O1"),
-    Script("unet_stylegan2", "unet_stylegan2-0.5.1", "train.py", "GAN, gradient penalty", written_for_cuda=True,
-           setup=("module('train.py', UNET_STYLEGAN)", "images(size=36)"), level="O1"),
-    Script("nnunet", "nnunet-1.5", "train.py", "medical segmentation", written_for_cuda=True,
-           setup=("module('train.py', NNUNET)",), level="O1"),
-    Script("sentence_transformers", "sentence-transformers-0.2.6.1", "train.py", "retrieval", written_for_cuda=True,
-           setup=("module('train.py', RETRIEVAL)",), level="O1"),
-    Script("torchdistill_hints", "torchdistill-0.1.0", "train.py", "distillation with hooks", written_for_cuda=True,
-           setup=("module('train.py', DISTILLATION)",), level="O1"),
-    Script("torchdistill_detection", "torchdistill-0.1.0", "train.py", "object detection, Faster R-CNN",
-           written_for_cuda=True, setup=("module('train.py', DETECTION)", "module('boxes.py', BOXES)"), level="O1"),
-    Script("bolts_retinanet", "lightning_bolts-0.5.0", "train.py", "object detection, Lightning 1.6",
-           written_for_cuda=True, setup=("module('train.py', RETINANET)", "module('boxes.py', BOXES)"), level="O1",
-           lacks="wandb"),
-    Script("bolts_yolo", "lightning_bolts-0.5.0", "train.py", "object detection, Lightning 1.6", written_for_cuda=True,
-           setup=("module('train.py', YOLO)", "module('boxes.py', BOXES)", "module('yolo.cfg', YOLO_CONFIGURATION)"),
-           level="O1", lacks="wandb"),
-    Script("bolts_dqn", "lightning_bolts-0.5.0", "train.py", "reinforcement learning, Lightning 1.6",
-           written_for_cuda=True, setup=("module('train.py', DQN)",), level="O1", lacks="wandb"),
-    Script("bolts_sac", "lightning_bolts-0.5.0", "train.py", "reinforcement learning, three optimizers",
-           written_for_cuda=True, setup=("module('train.py', SAC)",), level="O1", lacks="wandb"),
-    Script("bolts_segmentation", "lightning_bolts-0.5.0", "train.py", "segmentation, Lightning 1.6",
-           written_for_cuda=True, setup=("module('train.py', SEGMENTATION)",), level="O2", lacks="wandb"),
-    Script("bolts_simclr", "lightning_bolts-0.5.0", "train.py", "contrastive learning", written_for_cuda=True,
-           setup=("module('train.py', SIMCLR)",), steps=8, level="O1", lacks="wandb"),
-    Script("nemo_speech_recognition", "nemo_toolkit-0.10.1", "train.py", "speech recognition, CTC",
-           written_for_cuda=True, setup=("module('train.py', SPEECH)", "audio()"), level="O1"),
-    Script("nemo_tacotron2", "nemo_toolkit-0.10.1", "train.py", "speech synthesis", written_for_cuda=True,
-           setup=("module('train.py', TACOTRON)", "audio()"), level="O1", silent="transformers youtokentome"),
-    Script("nemo_waveglow", "nemo_toolkit-0.10.1", "train.py", "vocoder, normalizing flow", written_for_cuda=True,
-           setup=("module('train.py', WAVEGLOW)", "audio()"), level="O1", silent="transformers youtokentome"),
-    Script("tape_language_model", "tape_proteins-0.4", "train.py", "protein language model",
-           "transformer masked_language_modeling --fp16 --batch_size 8 --model_config_file config.json "
-           "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
-           "--gradient_accumulation_steps 2 --learning_rate 0.001", written_for_cuda=True,
-           setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"), steps=100,
-           level="O2"),
-    Script("tape_remote_homology", "tape_proteins-0.4", "train.py", "protein classification, residual network",
-           "resnet remote_homology --fp16 --batch_size 8 --model_config_file config.json "
-           "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 " "--learning_rate 0.001", written_for_cuda=True,
-           setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"), steps=100,
-           level="O2"),
-    Script("transformers_t5", "transformers-4.27.4", "train.py", "sequence to sequence, its Trainer",
-           written_for_cuda=True, setup=("module('train.py', SUMMARIES)",), level="O1"),
-    Script("timm_apex_scaler", "timm-0.4.12", "train.py", "vision, FusedLAMB", written_for_cuda=True,
-           setup=("module('train.py', IMAGES)",), level="O1"),
-    Script("molclr", "yuyangw_MolCLR", "molclr.py", "graph network, molecules", written_for_cuda=True,
-           setup=("module('dataset/dataset.py', MOLECULES)", "module('utils/nt_xent.py', NT_XENT)",
+    Apex("ignite_cifar100_apex", "pytorch_ignite-0.5.5/examples/cifar100_amp_benchmark", "benchmark_nvidia_apex.py",
+         "vision, ignite", "data --batch_size 16 --max_epochs 1 --opt O2",
+         small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')", steps=6, level="O2"),
+    Apex("denoising_diffusion", "denoising_diffusion_pytorch-0.6.0", "train.py", "diffusion",
+         setup=("module('train.py', APEX_DIFFUSION)", "images(size=20)", "folders('results')")),
+    Apex("stylegan2", "stylegan2_pytorch-1.5.10", "train.py", "GAN, three losses",
+         setup=("module('train.py', STYLEGAN)", "images(size=36)")),
+    Apex("lr_finder", "torch_lr_finder-0.2.2", "train.py", "learning rate range test",
+         setup=("module('train.py', LR_FINDER)",)),
+    Apex("wtfml_engine", "wtfml-0.0.3", "train.py", "engine of a competition library",
+         setup=("module('train.py', WTFML)",)),
+    Apex("joeynmt", "joeynmt-2.0.0", "-m joeynmt train config.yaml", "translation",
+         setup=("module('config.yaml', JOEY)", "text('train.src', 12, 120)", "text('train.trg', 12, 120)")),
+    Apex("lightning_ppo", LIGHTNING, "-m pl_examples.domain_templates.reinforce_learn_ppo",
+         "reinforcement learning, Lightning 1.6",
+         LIGHTNING_OPTIONS + "--amp_level O1 --env CartPole-v0 --batch_size 32", lacks="wandb"),
+    Apex("lightning_autoencoder", LIGHTNING, "-m pl_examples.basic_examples.autoencoder", "autoencoder, Lightning 1.6",
+         LIGHTNING_OPTIONS + "--amp_level O1 --batch_size 1000", images=60000, steps=8, lacks="wandb"),
+    Apex("sockeye", "sockeye-3.1.10", "-m sockeye.train", "translation",
+         "--source train.src --target train.trg -vs train.src -vt train.trg --output model --num-layers 1:1 "
+         "--transformer-model-size 16 --transformer-attention-heads 2 --transformer-feed-forward-num-hidden 32 "
+         "--batch-size 16 --batch-type sentence --max-updates 20 --checkpoint-interval 10 --max-seq-len 20 "
+         "--decode-and-evaluate 0 --apex-amp --no-bucketing",
+         setup=("text('train.src', 12, 120)", "text('train.trg', 12, 120)"), level="O2"),
+    Apex("catalyst_runner", "catalyst-20.12", "train.py", "classifier, callbacks",
+         setup=("module('train.py', CATALYST)",)),
+    Apex("nemo_taylor_net", "nemo_toolkit-0.10.1", "train.py",
+         "graph of neural modules, the core of the speech toolkit", setup=("module('train.py', NEMO)",)),
+    Apex("ddpm_proteins", "ddpm_proteins-0.0.11", "train.py", "diffusion, proteins",
+         setup=("module('train.py', PROTEINS)", "images(size=20)")),
+    Apex("unet_stylegan2", "unet_stylegan2-0.5.1", "train.py", "GAN, gradient penalty",
+         setup=("module('train.py', UNET_STYLEGAN)", "images(size=36)")),
+    Apex("nnunet", "nnunet-1.5", "train.py", "medical segmentation", setup=("module('train.py', NNUNET)",)),
+    Apex("sentence_transformers", "sentence-transformers-0.2.6.1", "train.py", "retrieval",
+         setup=("module('train.py', RETRIEVAL)",)),
+    Apex("torchdistill_hints", "torchdistill-0.1.0", "train.py", "distillation with hooks",
+         setup=("module('train.py', DISTILLATION)",)),
+    Apex("torchdistill_detection", "torchdistill-0.1.0", "train.py", "object detection, Faster R-CNN",
+         setup=("module('train.py', DETECTION)", "module('boxes.py', BOXES)")),
+    Apex("bolts_retinanet", "lightning_bolts-0.5.0", "train.py", "object detection, Lightning 1.6",
+         setup=("module('train.py', RETINANET)", "module('boxes.py', BOXES)"), lacks="wandb"),
+    Apex("bolts_yolo", "lightning_bolts-0.5.0", "train.py", "object detection, Lightning 1.6",
+         setup=("module('train.py', YOLO)", "module('boxes.py', BOXES)", "module('yolo.cfg', YOLO_CONFIGURATION)"),
+         lacks="wandb"),
+    Apex("bolts_dqn", "lightning_bolts-0.5.0", "train.py", "reinforcement learning, Lightning 1.6",
+         setup=("module('train.py', DQN)",), lacks="wandb"),
+    Apex("bolts_sac", "lightning_bolts-0.5.0", "train.py", "reinforcement learning, three optimizers",
+         setup=("module('train.py', SAC)",), lacks="wandb"),
+    Apex("bolts_segmentation", "lightning_bolts-0.5.0", "train.py", "segmentation, Lightning 1.6",
+         setup=("module('train.py', SEGMENTATION)",), level="O2", lacks="wandb"),
+    Apex("bolts_simclr", "lightning_bolts-0.5.0", "train.py", "contrastive learning",
+         setup=("module('train.py', SIMCLR)",), steps=8, lacks="wandb"),
+    Apex("nemo_speech_recognition", "nemo_toolkit-0.10.1", "train.py", "speech recognition, CTC",
+         setup=("module('train.py', SPEECH)", "audio()")),
+    Apex("nemo_tacotron2", "nemo_toolkit-0.10.1", "train.py", "speech synthesis",
+         setup=("module('train.py', TACOTRON)", "audio()"), silent="transformers youtokentome"),
+    Apex("nemo_waveglow", "nemo_toolkit-0.10.1", "train.py", "vocoder, normalizing flow",
+         setup=("module('train.py', WAVEGLOW)", "audio()"), silent="transformers youtokentome"),
+    Apex("tape_language_model", "tape_proteins-0.4", "train.py", "protein language model",
+         "transformer masked_language_modeling --fp16 --batch_size 8 --model_config_file config.json "
+         "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 "
+         "--gradient_accumulation_steps 2 --learning_rate 0.001",
+         setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"), steps=100, level="O2"),
+    Apex("tape_remote_homology", "tape_proteins-0.4", "train.py", "protein classification, residual network",
+         "resnet remote_homology --fp16 --batch_size 8 --model_config_file config.json "
+         "--num_workers 0 --num_train_epochs 3 --warmup_steps 4 " "--learning_rate 0.001",
+         setup=("proteins()", "module('config.json', TAPE)", "module('train.py', TAPE_TRAIN)"), steps=100, level="O2"),
+    Apex("transformers_t5", "transformers-4.27.4", "train.py", "sequence to sequence, its Trainer",
+         setup=("module('train.py', SUMMARIES)",)),
+    Apex("timm_apex_scaler", "timm-0.4.12", "train.py", "vision, FusedLAMB", setup=("module('train.py', IMAGES)",)),
+    Apex("molclr", "yuyangw_MolCLR", "molclr.py", "graph network, molecules",
+         setup=("module('dataset/dataset.py', MOLECULES)", "module('utils/nt_xent.py', NT_XENT)",
                   "module('config.yaml', MOLCLR)"), level="O2"),
 ]
 # fmt: on

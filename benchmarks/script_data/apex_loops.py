@@ -3,14 +3,6 @@
 The loops call ``amp`` themselves, at the level that ``apex_list.py`` names; the data is small and random.
 """
 
-PROTEINS = """
-from ddpm_proteins import GaussianDiffusion, Trainer, Unet
-model = Unet(dim=8, dim_mults=(1, 2)).cuda()
-diffusion = GaussianDiffusion(model, image_size=16, timesteps=20, loss_type="l1").cuda()
-trainer = Trainer(diffusion, "images/0", image_size=16, train_batch_size=4, train_lr=2e-5, train_num_steps=12,
-                  gradient_accumulate_every=2, ema_decay=0.995, fp16=True)
-trainer.train()
-"""
 UNET_STYLEGAN = """
 from unet_stylegan2.unet_stylegan2 import Trainer
 trainer = Trainer("default", "results", "models", image_size=32, network_capacity=2, batch_size=2,

@@ -1,6 +1,6 @@
 """Whole scripts with Apex ``amp`` of GitHub or of packages, and the small data and settings that each gets."""
 
-from forced_list import Script
+from forced_list import Apex
 
 RATINGS = """
 import torch
@@ -53,25 +53,24 @@ open("dict.txt", "w").writelines("%s %d\\n" % (letter, index + 1) for index, let
 
 # fmt: off
 SCRIPTS = [
-    Script("nvidia_ncf", "nvidia_ncf", "ncf.py", "recommender, neural collaborative filtering",
-           "--data . --checkpoint_dir checkpoints --batch_size 128 --valid_batch_size 512 --factors 8 "
-           "--layers 32 32 16 --learning_rate 0.01", written_for_cuda=True, setup=("made(RATINGS)",),
-           launcher="-m torch.distributed.run --nproc_per_node 1 --master_port 29631", level="O2", silent="dllogger"),
-    Script("bonito", "ont-bonito-0.2.3", "train.py", "basecaller of nanopore signals, CTC",
-           "train model --amp --config tiny.toml --directory . --batch 8 --epochs 1", written_for_cuda=True,
-           setup=("module('train.py', BONITO_TRAIN)", "module('tiny.toml', BONITO)", "squiggles()"), level="O1",
-           silent="mappy parasail ont_fast5_api fast_ctc_decode bonito_cuda_runtime optuna"),
-    Script("person_reid", "layumi_person_reid", "train.py", "person re-identification",
-           "--fp16 --batchsize 8 --data_dir data --lr 0.002 --stride 1 --erasing_p 0.5", written_for_cuda=True,
-           setup=("folders('model')",), small="torchvision.models:resnet50(pretrained=False,width_per_group=8)",
-           steps=30, images=256, level="O1"),
-    Script("re_ranker", "kotzyi_re_ranker", "train.py", "reinforcement learning, re-ranker of search results",
-           written_for_cuda=True, setup=("module('train.py', RE_RANKER)",), steps=60, level="O1"),
-    Script("espnet_asr", "espnet-0.9.4", "-m espnet.bin.asr_train", "speech recognition, CTC and attention",
-           "--ngpu 1 --train-dtype O1 --backend pytorch --outdir exp --dict dict.txt --train-json data.json "
-           "--valid-json data.json --mtlalpha 0.5 --etype blstmp --elayers 1 --eunits 16 --eprojs 16 --dlayers 1 "
-           "--dunits 16 --atype location --adim 16 --aconv-chans 4 --aconv-filts 5 --batch-size 8 --epochs 4 --opt "
-           "adam --n-iter-processes 0 --subsample 1 --num-save-attention 0 --num-save-ctc 0 --accum-grad 2",
-           written_for_cuda=True, setup=("made(UTTERANCES)",), steps=32, level="O1"),
+    Apex("nvidia_ncf", "nvidia_ncf", "ncf.py", "recommender, neural collaborative filtering",
+         "--data . --checkpoint_dir checkpoints --batch_size 128 --valid_batch_size 512 --factors 8 "
+         "--layers 32 32 16 --learning_rate 0.01", setup=("made(RATINGS)",),
+         launcher="-m torch.distributed.run --nproc_per_node 1 --master_port 29631", level="O2", silent="dllogger"),
+    Apex("bonito", "ont-bonito-0.2.3", "train.py", "basecaller of nanopore signals, CTC",
+         "train model --amp --config tiny.toml --directory . --batch 8 --epochs 1",
+         setup=("module('train.py', BONITO_TRAIN)", "module('tiny.toml', BONITO)", "squiggles()"),
+         silent="mappy parasail ont_fast5_api fast_ctc_decode bonito_cuda_runtime optuna"),
+    Apex("person_reid", "layumi_person_reid", "train.py", "person re-identification",
+         "--fp16 --batchsize 8 --data_dir data --lr 0.002 --stride 1 --erasing_p 0.5", setup=("folders('model')",),
+         small="torchvision.models:resnet50(pretrained=False,width_per_group=8)", steps=30, images=256),
+    Apex("re_ranker", "kotzyi_re_ranker", "train.py", "reinforcement learning, re-ranker of search results",
+         setup=("module('train.py', RE_RANKER)",), steps=60),
+    Apex("espnet_asr", "espnet-0.9.4", "-m espnet.bin.asr_train", "speech recognition, CTC and attention",
+         "--ngpu 1 --train-dtype O1 --backend pytorch --outdir exp --dict dict.txt --train-json data.json "
+         "--valid-json data.json --mtlalpha 0.5 --etype blstmp --elayers 1 --eunits 16 --eprojs 16 --dlayers 1 "
+         "--dunits 16 --atype location --adim 16 --aconv-chans 4 --aconv-filts 5 --batch-size 8 --epochs 4 --opt "
+         "adam --n-iter-processes 0 --subsample 1 --num-save-attention 0 --num-save-ctc 0 --accum-grad 2",
+         setup=("made(UTTERANCES)",), steps=32),
 ]
 # fmt: on

@@ -1,5 +1,6 @@
 """The public scripts of ``forced_scripts.py``: where each is, and the small data that it gets."""
 
+import functools
 from typing import NamedTuple, Tuple
 
 
@@ -17,7 +18,6 @@ class Script(NamedTuple):
     path: str
     family: str
     arguments: str = ""
-    has_scaler: bool = False
     written_for_cuda: bool = False
     setup: Tuple[str, ...] = ()
     small: str = ""
@@ -28,6 +28,9 @@ class Script(NamedTuple):
     lacks: str = ""  # names of ``fakes.SILENT`` that are not to be found
     silent: str = ""  # names that are to be found besides, as those of other parts of a package
 
+
+#: A script that uses Apex.
+Apex = functools.partial(Script, written_for_cuda=True, level="O1")
 
 PIX2PIX_DATA = """
 import torch
@@ -66,9 +69,11 @@ from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
 model = Unet(dim=8, dim_mults=(1, 2)).cuda()
 diffusion = GaussianDiffusion(model, image_size=16, timesteps=20, loss_type="l1").cuda()
 trainer = Trainer(diffusion, "images/0", image_size=16, train_batch_size=4, train_lr=2e-5, train_num_steps=12,
-                  step_start_ema=4, update_ema_every=2, gradient_accumulate_every=2, ema_decay=0.995, amp=True)
+                  gradient_accumulate_every=2, ema_decay=0.995, step_start_ema=4, update_ema_every=2, amp=True)
 trainer.train()
 """
+APEX_DIFFUSION = DIFFUSION.replace("step_start_ema=4, update_ema_every=2, amp=True", "fp16=True")
+PROTEINS = APEX_DIFFUSION.replace("denoising_diffusion_pytorch", "ddpm_proteins")
 RECBOLE = """
 enable_amp: True
 enable_scaler: True
@@ -114,11 +119,11 @@ SCRIPTS = [
     Script("tiny_diffusion", "tanelp_tiny-diffusion", "ddpm.py", "diffusion", "--num_epochs 2 --eval_batch_size 20",
            setup=("module('datasets.py', POINTS)",)),
     Script("ppo_lunar", "nikhilbarhate99_PPO-PyTorch", "PPO.py", "reinforcement learning", steps=16),
-    Script("pix2pix", ALADDIN + "Pix2Pix", "train.py", "GAN, image to image", has_scaler=True, written_for_cuda=True,
+    Script("pix2pix", ALADDIN + "Pix2Pix", "train.py", "GAN, image to image", written_for_cuda=True,
            setup=("module('dataset.py', PIX2PIX_DATA)", "folders('evaluation')"),
            small="generator_model:Generator(features=8);discriminator_model:Discriminator(features=[8, 16, 32, 64])",
            steps=6),
-    Script("unet", ALADDIN + "unet", "train.py", "segmentation", has_scaler=True, written_for_cuda=True,
+    Script("unet", ALADDIN + "unet", "train.py", "segmentation", written_for_cuda=True,
            setup=("module('dataset.py', CARVANA_DATA)", "folders('saved_images')"),
            small="model:UNET(features=[8, 16, 32, 64])"),
     Script("wgan_gp", ALADDIN + "wgan_gp", "train.py", "GAN, gradient penalty", steps=24, images=128),
@@ -142,22 +147,21 @@ SCRIPTS = [
     Script("ignite_reinforce", IGNITE + "reinforcement_learning", "reinforce.py", "reinforcement learning, ignite"),
     Script("ignite_cifar10", IGNITE + "cifar10", "main.py", "vision, ignite, warm-up",
            "run --with_amp --model shufflenet_v2_x0_5 --batch_size 16 --num_workers 0 --num_epochs 2 "
-           "--num_warmup_epochs 1 --learning_rate 0.01 --data_path data --output_path out", has_scaler=True,
-           written_for_cuda=True, images=96, steps=14),
+           "--num_warmup_epochs 1 --learning_rate 0.01 --data_path data --output_path out", written_for_cuda=True,
+           images=96, steps=14),
     Script("ignite_cifar100_amp", IGNITE + "cifar100_amp_benchmark", "benchmark_torch_cuda_amp.py", "vision, ignite",
-           "data --batch_size 16 --max_epochs 1", has_scaler=True, written_for_cuda=True,
+           "data --batch_size 16 --max_epochs 1", written_for_cuda=True,
            small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')", images=96, steps=14),
     Script("ignite_cifar100_fp32", IGNITE + "cifar100_amp_benchmark", "benchmark_fp32.py", "vision, ignite",
            "data --batch_size 16 --max_epochs 1", written_for_cuda=True,
            small="torchvision.models:wide_resnet50_2(instead='shufflenet_v2_x0_5')", images=96, steps=6),
     Script("spiking_mnist", SPIKING, "lif_fc_mnist.py", "spiking network",
-           CPU_DEVICE + "-epochs 3 -b 16 -out-dir out -amp -opt adam", has_scaler=True, written_for_cuda=True),
+           CPU_DEVICE + "-epochs 3 -b 16 -out-dir out -amp -opt adam", written_for_cuda=True),
     Script("spiking_fashion", SPIKING, "conv_fashion_mnist.py", "spiking network, convolutions",
-           CPU_DEVICE + "-epochs 2 -b 16 -out-dir out -amp -opt sgd -channels 8", has_scaler=True,
-           written_for_cuda=True, steps=12),
+           CPU_DEVICE + "-epochs 2 -b 16 -out-dir out -amp -opt sgd -channels 8", written_for_cuda=True, steps=12),
     Script("spiking_recurrent", SPIKING, "rsnn_sequential_fmnist.py", "spiking network, recurrent",
            "-model fb -device cuda:0 -data-dir data -j 0 -epochs 2 -b 32 -out-dir out -amp -opt adam -lr 0.001",
-           has_scaler=True, written_for_cuda=True, steps=12),
+           written_for_cuda=True, steps=12),
     Script("spiking_dqn", SPIKING, "dqn_state.py", "reinforcement learning, target network", steps=60),
     Script("clean_ppo", CLEAN_RL, "ppo.py", "reinforcement learning", "--num-steps 64"),
     Script("clean_dqn", CLEAN_RL, "dqn.py", "reinforcement learning", "--learning-starts 200 --batch-size 32"),
@@ -176,19 +180,17 @@ SCRIPTS = [
     Script("poutyne_pure_pytorch", "poutyne-1.19.0/examples/medium_post", "pure_pytorch.py", "vision", images=60000,
            steps=40),
     Script("diffusion_scaler", "denoising_diffusion_pytorch-0.20.0", "train.py", "diffusion, accumulation, EMA",
-           has_scaler=True, written_for_cuda=True,
-           setup=("module('train.py', DIFFUSION)", "images(size=20)", "folders('results')")),
-    Script("recbole_bpr", "recbole-1.2.1", "run_recbole.py", "recommender", RECBOLE_ARGUMENTS + "BPR", has_scaler=True,
+           written_for_cuda=True, setup=("module('train.py', DIFFUSION)", "images(size=20)", "folders('results')")),
+    Script("recbole_bpr", "recbole-1.2.1", "run_recbole.py", "recommender", RECBOLE_ARGUMENTS + "BPR",
            written_for_cuda=True, setup=("module('config.yaml', RECBOLE)",)),
     Script("open_clip", "open_clip_torch-3.3.0", "-m open_clip_train.main", "image and text, two towers", OPEN_CLIP,
-           has_scaler=True, written_for_cuda=True, setup=("images(count=24, size=36)", "clip_data()"), steps=6),
+           written_for_cuda=True, setup=("images(count=24, size=36)", "clip_data()"), steps=6),
     Script("open_clip_compiled", "open_clip_torch-3.3.0", "-m open_clip_train.main", "image and text, torch.compile",
-           OPEN_CLIP + "--torchcompile", has_scaler=True, written_for_cuda=True,
-           setup=("images(count=24, size=36)", "clip_data()"), steps=6),
+           OPEN_CLIP + "--torchcompile", written_for_cuda=True, setup=("images(count=24, size=36)", "clip_data()"),
+           steps=6),
     Script("nanogpt", "karpathy_nanoGPT", "train.py", "GPT, accumulation, clipping",
-           NANO_GPT + "--dtype=float16 --compile=False", has_scaler=True, written_for_cuda=True,
-           setup=("token_ids()",)),
+           NANO_GPT + "--dtype=float16 --compile=False", written_for_cuda=True, setup=("token_ids()",)),
     Script("nanogpt_compiled", "karpathy_nanoGPT", "train.py", "GPT, torch.compile",
-           NANO_GPT + "--dtype=float16 --compile=True", has_scaler=True, written_for_cuda=True, setup=("token_ids()",)),
+           NANO_GPT + "--dtype=float16 --compile=True", written_for_cuda=True, setup=("token_ids()",)),
 ]
 # fmt: on

@@ -1,4 +1,4 @@
-"""The benchmark of half on a CPU runs, and compares each level with O0 and with torch's own half."""
+"""The benchmark of half on a CPU runs, and compares each level with O0."""
 
 import pytest
 from helpers import benchmark_files, half_kernels
