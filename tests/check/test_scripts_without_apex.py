@@ -96,6 +96,23 @@ def test_scripts_with_amp_have_levels_already(tmp_path, capsys, code):
     assert check(tmp_path, capsys, train=code + HEAD + SGD + LOOP)["forced"] == []
 
 
+@pytest.mark.parametrize(
+    "call, is_found",
+    [
+        ("loss.backward(loss)", True),
+        ("loss.backward(torch.ones_like(loss))", True),
+        ("self.loss.backward(self.loss.detach())", True),
+        ("engine.backward(loss)", False),
+        ("engine.backward(engine_loss)", False),
+    ],
+)
+def test_a_backward_pass_from_a_gradient_of_the_loss_is_one_and_that_of_an_engine_is_not(
+    tmp_path, capsys, call, is_found
+):
+    report = check(tmp_path, capsys, train=HEAD + SGD + f"for batch in batches:\n    {call}\n    optimizer.step()\n")
+    assert levels(report) == [ALL] * is_found
+
+
 def test_evaluation_alone_is_no_training(tmp_path, capsys):
     report = check(tmp_path, capsys, train=HEAD + "if __name__ == '__main__':\n    model(batch)\n")
     assert report["forced"] == [] and report["verdict"] == "Nothing of Apex is used here."

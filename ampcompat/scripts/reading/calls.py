@@ -56,10 +56,13 @@ def option_of(call):
 
 
 def is_backward(call):
-    """Return whether a call is ``loss.backward()``, with a tensor's arguments; ``engine.backward(loss)`` is not."""
-    if called(call) != "backward" or not isinstance(call.func, ast.Attribute):
+    """Return whether a call is ``loss.backward()``, or with a gradient of that loss; ``engine.backward(loss)`` is not."""
+    if called(call) != "backward" or not isinstance(call.func, ast.Attribute) or called(call.func.value) == "super":
         return False
-    return called(call.func.value) != "super" and (not call.args or isinstance(call.args[0], ast.Constant))
+    if not call.args or isinstance(call.args[0], ast.Constant):
+        return True
+    loss = dotted(call.func.value)
+    return loss is not None and loss in map(dotted, ast.walk(call.args[0]))
 
 
 def is_clipping(call):
