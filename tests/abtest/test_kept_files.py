@@ -1,5 +1,6 @@
 """Files that are older than a series: runs that overwrite them do not change them in the end."""
 
+import errno
 import os
 import shutil
 import sys
@@ -160,6 +161,18 @@ def test_two_runs_at_once_put_the_older_file_back_whoever_ends_last(old):
             write(old)
         assert inner == [] and old.read_text() == "of the run"
     assert outer == [str(old)] and old.read_text() == "mine"
+
+
+@needs_events
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no flock")
+def test_where_the_temporary_folder_has_no_locks_a_run_keeps_older_files_too(old, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with keeping(time.time()) as put_back:
+        write(old)
+    assert put_back == [str(old)] and old.read_text() == "mine"
 
 
 @needs_events

@@ -15,7 +15,7 @@ from .kept_files import put_back, watch
 
 try:
     import fcntl
-except ImportError:  # Windows, where each run is a series of its own
+except ImportError:  # Windows
     fcntl = None
 
 
@@ -23,14 +23,16 @@ class RunInProgress:
     """A run of a series, as a block of ``with``; it ends with its process if that is killed.
 
     The runs of a series share a folder: ``manifest`` lists the files that they have moved aside, and is locked while a
-    run begins or ends; a run in progress has a shared lock of the file ``runs``.
+    run begins or ends; a run in progress has a shared lock of the file ``runs``. Where files cannot be locked, on
+    Windows and on some network file systems, each run is a series of its own.
 
     Args:
         since: when the series began, as ``time.time()``: runs of one series have the same.
     """
 
     def __init__(self, since):
-        own = f"{os.getpid()}-{id(self)}" if fcntl is None else str(os.getuid())
+        self._has_locks = _has_locks(tempfile.gettempdir())
+        own = str(os.getuid()) if self._has_locks else f"{os.getpid()}-{id(self)}"
         self._folder = os.path.join(tempfile.gettempdir(), f"ampcompat-series-{own}-{float(since).hex()}")
         self._runs = None
         self.manifest = os.path.join(self._folder, "kept")
@@ -39,12 +41,13 @@ class RunInProgress:
     def __enter__(self):
         with self._locked():
             self._runs = self._open("runs")
-            _lock(self._runs, shared=True)
+            self._lock(self._runs, shared=True)
         return self
 
     def __exit__(self, *_):
         with self._locked():
-            _unlock(self._runs)  # a process that was forked meanwhile has the file open, too
+            if self._has_locks:
+                fcntl.flock(self._runs, fcntl.LOCK_UN)  # a process that was forked meanwhile has the file open, too
             self._runs.close()
             self._put_back()
 
@@ -55,7 +58,7 @@ class RunInProgress:
 
     def _put_back(self):
         with self._open("runs") as runs:
-            is_last = _lock(runs, waits=False)
+            is_last = self._lock(runs, waits=False)
         if is_last:
             self.put_back += dict.fromkeys(put_back(self.manifest))
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -65,7 +68,7 @@ class RunInProgress:
         while True:
             with contextlib.suppress(FileNotFoundError):  # the last run has removed the folder meanwhile
                 file = self._open("kept")
-                _lock(file)
+                self._lock(file)
                 if os.fstat(file.fileno()).st_nlink:
                     return file
                 file.close()
@@ -75,6 +78,15 @@ class RunInProgress:
         if fcntl is not None and os.stat(self._folder).st_uid != os.getuid():
             raise AmpError(f"{self._folder}, which only you should have, belongs to another user: remove it.")
         return open(os.path.join(self._folder, name), "a")
+
+    def _lock(self, file, shared=False, waits=True):
+        """Lock an open file, for all processes and threads; return whether it is locked."""
+        if self._has_locks:
+            try:
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if waits else fcntl.LOCK_NB))
+            except BlockingIOError:
+                return False
+        return True
 
 
 @contextlib.contextmanager
@@ -88,16 +100,13 @@ def keeping(since):
         yield run.put_back
 
 
-def _lock(file, shared=False, waits=True):
-    """Lock an open file, for all processes and threads; return whether it is locked."""
-    if fcntl is not None:
+def _has_locks(folder):
+    """Return whether files of a folder can be locked."""
+    if fcntl is None:
+        return False
+    with tempfile.TemporaryFile(dir=folder) as file:
         try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if waits else fcntl.LOCK_NB))
-        except BlockingIOError:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
             return False
     return True
-
-
-def _unlock(file):
-    if fcntl is not None:
-        fcntl.flock(file, fcntl.LOCK_UN)
