@@ -314,14 +314,45 @@ def test_an_interrupted_seed_does_not_widen_the_range_over_seeds():
     assert spread == summarize(report_with(baseline))["O0"].losses[0].spread
 
 
-def test_metrics_count_like_losses():
-    def logged(last):
-        return run_with(curve(), metrics={"accuracy": [(step, last * step / 100) for step in range(100)]})
+def logged(name, last, factor=1.0):
+    """Return a run that logs a metric, which grows to a value."""
+    return run_with(curve(0, factor), metrics={name: [(step, last * step / 100) for step in range(100)]})
 
-    baseline = logged(0.9)
-    baseline.repeats = [logged(0.91)]
-    found = judge(report_with(baseline, O1=logged(0.5), O2=logged(0.901)))
-    assert (found["O1"].kind, found["O2"].kind) == (REJECTED, ACCEPTED) and "accuracy" in found["O1"].text
+
+@pytest.mark.parametrize(
+    "name, lower, higher",
+    [
+        ("accuracy", REJECTED, ACCEPTED),
+        ("val/acc1", REJECTED, ACCEPTED),
+        ("eval_mIoU", REJECTED, ACCEPTED),
+        ("test/bleu-4", REJECTED, ACCEPTED),
+        ("episodic_return", REJECTED, ACCEPTED),
+        ("val_loss", ACCEPTED, REJECTED),
+        ("Loss/validation", ACCEPTED, REJECTED),
+        ("validation perplexity", ACCEPTED, REJECTED),
+        ("error rate", ACCEPTED, REJECTED),
+        ("grad_norm", ACCEPTED, ACCEPTED),
+        ("loss_scale", ACCEPTED, ACCEPTED),
+        ("time/epoch", ACCEPTED, ACCEPTED),
+        ("learning_rate", ACCEPTED, ACCEPTED),
+    ],
+)
+def test_a_metric_counts_in_the_direction_that_is_worse_if_its_name_says_which(name, lower, higher):
+    baseline = logged(name, 0.9)
+    baseline.repeats = [logged(name, 0.91)]
+    found = judge(report_with(baseline, O1=logged(name, 0.5), O2=logged(name, 1.5), O4=logged(name, 0.901)))
+    assert [found[level].kind for level in ("O1", "O2", "O4")] == [lower, higher, ACCEPTED]
+    assert all(name in each.text for each in found.values() if each.kind == REJECTED)
+    assert found["O1"].ends["metric", name].signed == pytest.approx(-0.4 / 0.9, rel=0.1)
+
+
+@pytest.mark.parametrize("factor, kind", [(0.9, ACCEPTED), (1.1, REJECTED)])
+def test_a_lower_loss_is_no_fault_though_something_is_logged_as_well(factor, kind):
+    baseline = logged("grad_norm", 1.0)
+    baseline.repeats = [logged("grad_norm", 5.0, 1.01)]
+    level = logged("grad_norm", 3.0)
+    level.loss = run_with(_from_first(factor)).loss
+    assert judge(report_with(baseline, O1=level))["O1"].kind == kind
 
 
 def test_a_level_whose_loss_is_nan_ends_at_nan_and_the_table_says_since_when():

@@ -138,13 +138,15 @@ def _of_scripts(report, rows):
         return [f"{name} is not a usable reference: {baseline.verdict.text}".rstrip(".") + "."]
     found = []
     for row in rows.values():
-        verdict, ends = row.verdict, list(row.verdict.ends.values())
+        verdict, ends = row.verdict, [each for each in row.verdict.ends.values() if each.is_judged]
         if verdict.kind == ACCEPTED:
             losses, share = "losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends)))
             variation = max(each.variation for each in ends)
             seeds = percent(variation) if variation else "less than batches do"
-            if any(each.signed < -each.allowed for each in ends):
-                found.append(f"{row.level} ends lower than {name}: {losses} by {share}, seeds differ by {seeds}.")
+            better = [each.signed for each in ends if each.value < -each.allowed]
+            if better:
+                where = "lower" if better[0] < 0 else "higher"
+                found.append(f"{row.level} ends {where} than {name}: {losses} by {share}, seeds differ by {seeds}.")
             else:
                 found.append(f"{row.level} trains like {name}: {losses} within {share}, seeds differ by {seeds}.")
         elif verdict.kind == REJECTED:

@@ -4,6 +4,7 @@ The symbols are those of ``verdict``.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import mean, stdev
@@ -23,6 +24,14 @@ NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 #: Standard deviations of a difference that is known from fewer than three seeds.
 DEVIATIONS = 3.0
 
+#: Words in the name of a metric that say that a lower value is better, or a higher one; and that say neither.
+LOWER_IS_BETTER = set("loss losses error err perplexity ppl nll mse rmse mae wer cer fid".split())
+HIGHER_IS_BETTER = set(
+    "acc accuracy top precision recall f auc auroc map ap iou miou dice bleu rouge psnr ssim".split()
+)
+HIGHER_IS_BETTER |= {"reward", "rewards", "return", "returns", "score"}
+NEITHER = set("scale scaler weight norm time seconds".split())
+
 #: 97.5 % quantiles of Student's t distribution for 1, 2, … degrees of freedom; about 1.96 for more than these.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -31,7 +40,8 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``name``: of the series; ``series``: its display name. ``gap``: the absolute difference in the last window, not as a
+    ``name``: of the series; ``series``: its display name. ``is_judged``: false for a metric of which it is not known
+    whether lower or higher is better. ``gap``: the absolute difference in the last window, not as a
     share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: the
     contribution of the scatter of losses within a window to D. ``grows``, ``is_rejected``, ``is_accepted``: see
     ``verdict``.
@@ -52,6 +62,7 @@ class Difference:
     grows: bool
     is_rejected: bool
     is_accepted: bool
+    is_judged: bool
 
     @property
     def tolerance(self):
@@ -70,9 +81,20 @@ def is_alone(run):
 
 
 def shows_progress(run):
-    """Return whether lower is better: the run has one loss and no metric, and the loss does not rise by design."""
+    """Return whether lower is better: the run has one loss, which does not rise by design."""
     first, last = curves.begin_and_end(run) or (0.0, 0.0)
-    return is_alone(run) and not last > first
+    return len(run.loss_ids()) == 1 and not last > first
+
+
+def direction(name, baseline):
+    """Return in which direction a series is worse: 1 or -1; 0 if both are, None for a metric of which it is unknown."""
+    kind, own = name
+    if kind == "loss":
+        return int(shows_progress(baseline))
+    words = set(re.findall("[a-z]+", own.lower()))
+    found = {1} if words & LOWER_IS_BETTER else set()
+    found |= {-1} if words & HIGHER_IS_BETTER else set()
+    return found.pop() if len(found) == 1 and not words & NEITHER else None
 
 
 def find_differences(run, baseline, seeds_of=None):
@@ -91,10 +113,10 @@ def find_differences(run, baseline, seeds_of=None):
         pairs = _compare(zip([run] + run.repeats, [baseline] + baseline.repeats), name)
         control = _compare(combinations([seeds_of] + seeds_of.repeats, 2), name)
         if pairs:
-            one_sided, label = shows_progress(baseline), curves.describe(name, baseline)
+            worse, label = direction(name, baseline), curves.describe(name, baseline)
             for what, tolerance, start in ((END, END_TOLERANCE, 0.5), (AREA, AREA_TOLERANCE, 0.0)):
                 parts = [[windows[int(start * len(windows)) :] for windows in each] for each in (pairs, control)]
-                found.append(_difference(name, label, what, parts[0], parts[1], tolerance, one_sided))
+                found.append(_difference(name, label, what, parts[0], parts[1], tolerance, worse))
     return found
 
 
@@ -104,14 +126,14 @@ def _compare(pairs, name):
     return [windows for windows in found if windows]
 
 
-def _difference(name, series, what, pairs, control, tolerance, one_sided):
+def _difference(name, series, what, pairs, control, tolerance, worse):
     is_end = what == END
     values = [windows[-1].delta if is_end else mean(window.delta for window in windows) for windows in pairs]
     squares = [window.delta**2 - window.error**2 for windows in control for window in windows]
     variation = math.sqrt(max(0.0, mean(squares))) if squares else None
     error = math.sqrt(mean(windows[-1].error ** 2 for windows in pairs))
     allowed, signed = max(tolerance, _lower_bound(squares)), mean(values)
-    value = signed if one_sided else abs(signed)
+    value = worse * signed if worse else abs(signed)
     if len(values) >= 3:
         uncertainty = half_width(values)
         is_rejected = value - uncertainty > tolerance
@@ -119,14 +141,14 @@ def _difference(name, series, what, pairs, control, tolerance, one_sided):
         uncertainty = DEVIATIONS * max(variation or 0.0, error) / math.sqrt(len(values))
         is_rejected = value - uncertainty > allowed
     late = [window.delta for windows in pairs for window in windows[len(windows) // 2 :]]
-    steady = (mean(late) if one_sided else abs(mean(late))) - half_width(late) > tolerance
-    grows = is_end and one_sided and _grows(pairs, allowed)
+    steady = (worse * mean(late) if worse else abs(mean(late))) - half_width(late) > tolerance
+    grows = is_end and worse == 1 and _grows(pairs, allowed)
     noise = _noise([windows[-1:] if is_end else windows for windows in pairs])
     noise = max(noise, _wander(late) if is_end else 0.0)
     unknown = min(NOISE_ERRORS * noise, _apart(control))
     is_accepted = not (steady or grows) and (value <= allowed or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
-    rest = (len(values), _apart(control), noise, grows, is_rejected, is_accepted)
+    rest = (len(values), _apart(control), noise, grows, is_rejected, is_accepted, worse is not None)
     return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
 
 

@@ -1,14 +1,15 @@
 """Judges each level against the baseline, with the variation between seeds as the measure.
 
 The baseline is trained with at least two seeds (the control, an A/A test). For each series, the losses and the metrics
-that the script logs, with ``end`` and ``area`` of ``curves``:
+that the script logs and whose names say what is better, with ``end`` and ``area`` of ``curves``:
 
     variation V = root mean square of delta(g) over all pairs of baseline runs with different seeds, minus the variance
                 that the scatter of the batches adds to it; for ``end`` over the windows of the second half, for
                 ``area`` over all windows
     allowed     A = max(V less two standard errors of its square, 2 % for the end, 5 % for the area)
     difference  D = mean over the pairs (level, baseline) of equal seed; its sign counts where the script has one loss
-                that falls and no metric, so that a lower loss is not a fault; otherwise its absolute value
+                that falls, so that a lower loss is not a fault, and for a metric whose name says whether lower or
+                higher is better (``loss``, ``accuracy``); for several losses, and one that rises, its absolute value
     uncertainty U = from 3 seeds on the half width of the 95 % t interval of D;
                 with fewer 3 * max(V, the error of delta in its last window) / sqrt(number of pairs)
     noise       N = 2 standard errors of D, from the scatter of losses within windows (of end also from how much delta
@@ -227,7 +228,7 @@ def _are_unrelated(run, baseline, gap):
 def _compared(differences, progress):
     if not differences:
         return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
-    kind, text = _kind_and_text(differences)
+    kind, text = _kind_and_text([each for each in differences if each.is_judged])
     return Verdict(kind, text if progress else f"{text}; {ALIKE}", tuple(differences), progress)
 
 
@@ -259,7 +260,7 @@ def _kind_and_text(differences):
 
 def _accepted_text(end):
     if end.value < -end.allowed:
-        return f"{_told(end)}: lower, not worse"
+        return "{}: {}, not worse".format(_told(end), "lower" if end.signed < 0 else "higher")
     if end.value <= end.allowed:
         return f"{_told(end)}; {percent(end.allowed)} are allowed"
     return f"{_told(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
