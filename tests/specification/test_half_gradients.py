@@ -31,6 +31,7 @@ from helpers.networks import (
 )
 from helpers.pairing import paired
 
+import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
@@ -725,6 +726,39 @@ def test_half_params_that_accumulate_gradients_in_float32_train_as_others(settin
                 optimizer.zero_grad()
             found.append(model.state_dict()["weight"])
     assert torch.equal(*found)
+
+
+@settings_at("O0", "O1", "O2", "O5", stored=True)
+@pytest.mark.parametrize("factor", [0.0, 2.0])
+@pytest.mark.parametrize("end", ["freed", "freed unread", "group", "reset"])
+def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer_goes(setting, factor, end):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        initialize(setting, model, optimizer, loss_scale=1.0)
+        loops.backward(model(INPUT.to(setting.high)).float().sum(), optimizer)
+        params = list(model.parameters())
+        expected = [param.grad.clone().mul_(factor).to(setting.high) for param in params]
+        for param in params:
+            param.grad.mul_(factor)
+        if end == "group":
+            spare = torch.nn.Parameter(torch.ones(1, dtype=setting.high))
+            optimizer.param_groups[0]["params"] = [spare]
+            optimizer.step()
+        elif end == "reset":
+            ampcompat.reset()
+        else:
+            del optimizer
+            gc.collect()
+        if end == "freed unread":  # but by the step of the next optimizer
+            second = torch.optim.SGD(params, lr=1.0)
+            initialize(setting, model, second, loss_scale=1.0)
+            before = [param.detach().to(setting.high, copy=True) for param in params]
+            second.step()
+            found = [value - param.detach().to(setting.high) for param, value in zip(params, before)]
+        else:
+            found = [param.grad.to(setting.high) for param in params]
+        assert all(map(torch.equal, found, expected))
 
 
 @settings_at("O0", "O1", "O2", "O5", stored=True)

@@ -1,5 +1,8 @@
 """``scale_loss`` within ``scale_loss`` on one optimizer: the plain sum of the gradients, or an error beforehand."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from helpers import loops
@@ -202,3 +205,17 @@ def test_a_block_that_was_entered_and_forgotten_stands_in_nobodys_way(setting):
             a.backward()
         lab.reference.backward(FIRST)
         lab.step()
+
+
+@settings_at("O0", "O1", "O2", "O3", "O5")
+def test_a_forgotten_block_that_has_set_gradients_aside_keeps_nothing_alive(setting):
+    with session_of(setting):
+        lab = Lab(setting)
+        for factor in (FIRST, float("inf")):  # half gradients are set aside, and those of an overflow
+            with lab.block(factor) as a:
+                a.backward()
+        lab.block(FIRST).__enter__()
+        optimizer = weakref.ref(lab.optimizer)
+        del lab, a
+        gc.collect()
+        assert optimizer() is None

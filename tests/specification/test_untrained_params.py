@@ -134,13 +134,14 @@ def test_a_group_that_an_optimizer_gets_later_is_unscaled_once(setting):
 
 
 @settings_at(*LEVELS)
-def test_those_whose_optimizer_was_freed_are_true_too(setting):
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_those_whose_optimizer_was_freed_are_true_too(setting, set_to_none):
     with session_of(setting):
         model, optimizers = make(setting)
         first = torch.optim.SGD(model[0].parameters(), lr=1.0)
         backward(setting, model, optimizers + [first])
-        for param in model.parameters():  # written zeros are lost with the optimizer, where masters have the gradients
-            param.grad = None
+        for param in model.parameters():
+            param.grad = None if set_to_none else param.grad.zero_()
         del first
         gc.collect()
         backward(setting, model, optimizers, seed=2)

@@ -34,7 +34,7 @@ from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_g
 from ...support.torch_compat import thread_context
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_one, is_same
-from .shown_gradients import ShownGradients, are_cleared, are_replaced, mark_of
+from .shown_gradients import are_cleared, are_replaced, mark_of
 
 _VERSION = operator.attrgetter("_version")
 
@@ -79,8 +79,8 @@ class HeldGradients:
         self._masters = record.masters
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
-        self._set_aside = record.session.set_aside
-        self._shown = ShownGradients()
+        self._aside, self._with_aside = [], record.session.with_aside  # (param, gradient): what a block adds at its end
+        self._shown = record.session.masters.shown
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
@@ -158,7 +158,8 @@ class HeldGradients:
         tensor_lists.multiply_(tensor_lists.grouped(rest), scale)
         for param in aside:  # a copy, since a view's memory may be reused
             grad = param.grad.clone() if param.grad._is_view() else param.grad
-            self._set_aside.setdefault(self, []).append((param, grad))
+            self._aside.append((param, grad))
+            self._with_aside.add(self)
             param.grad = None
 
     def leave(self, scaler, scale, seen):
@@ -172,8 +173,8 @@ class HeldGradients:
                 if grad.is_sparse and not grad.is_coalesced():
                     grads[index] = params[index].grad = tensor_lists.coalesced(grad)
             scaler.unscale_(tensor_lists.grouped(grads), scale)
-        if self in self._set_aside:  # other optimizers that share them must not unscale
-            seen.update([id(param) for param, _ in self._set_aside[self]])
+        if self._aside:  # other optimizers that share them must not unscale
+            seen.update([id(param) for param, _ in self._aside])
         self._end_pass()
 
     def leave_by_client(self, scaler, post_backward):
@@ -187,15 +188,17 @@ class HeldGradients:
     def leave_scaled(self, scale, loss=None):
         """End a pass with ``delay_unscale``: a later pass unscales the sum. Arguments: see ``Scaled``."""
         self.state = Scaled(scale, loss)
-        self._shown.follow()
+        self.follow()
 
     def _end_pass(self):
-        aside = self._set_aside.pop(self, ())
-        if aside:
+        if self._aside:
+            aside, self._aside = self._aside, []
+            self._with_aside.discard(self)
             add_gradients(*zip(*aside))
         if isinstance(self.state, Scaled):
             self.state = Unscaled()
-        self.follow()
+        if self._shown:
+            self.follow()
 
     def _own_with_gradient(self, seen):
         """Return the own masters that have a gradient and are not in ``seen``, and their gradients; add them to it."""
@@ -359,10 +362,9 @@ class HeldGradients:
         self._shown.was_set(model, master, before, stays=self._is_in_pass(model) or may_stay)
 
     def take_changes(self):
-        """Give the masters what the script has changed in ``.grad`` of half params, which others may show too."""
-        if self._shown or self._record.session.masters.shared_ids:
-            for record in self._record.session.masters.sharing(self._record):
-                record.gradients._shown.take_changes()
+        """Give the masters what the script has changed in ``.grad`` of half params."""
+        if self._shown:
+            self._shown.take_changes(self._masters.pairs())
 
     # -- around a step -------------------------------------------------------------------------------------------------
 
@@ -372,24 +374,20 @@ class HeldGradients:
 
     def clear(self, set_to_none):
         """Do for half params what ``zero_grad`` does for their masters; drop gradients that were set aside."""
-        masters = self._record.session.masters
-        if masters.shared_ids and len(masters.sharing(self._record)) > 1:  # others follow when they are cleared
-            self.take_changes()
         if self._masters.chunks:
             self._masters.clear_half_gradients(set_to_none)
-        if self._set_aside:
+        if self._with_aside:
             cleared = set(map(id, self._masters.unpaired_params()))
-            for holder, aside in list(self._set_aside.items()):
-                self._set_aside[holder] = [each for each in aside if id(each[0]) not in cleared]
-        if set_to_none:
-            self._shown.clear()
+            for holder in self._with_aside:
+                holder._aside = [each for each in holder._aside if id(each[0]) not in cleared]
+        for model, _ in self._shown.of(self._masters.pairs()) if set_to_none and self._shown else ():
+            del self._shown[id(model)]
         self.state = Unscaled()
 
     def follow(self):
         """Show what the masters have now in the gradients of half params that the script has read."""
-        if self._shown or self._record.session.masters.shared_ids:
-            for record in self._record.session.masters.sharing(self._record):
-                record.gradients._shown.follow()
+        if self._shown:
+            self._shown.follow(self._masters.pairs())
 
     def continue_from(self, original):
         """Take over the scale of delayed passes: these gradients are deep copies of the ``original`` ones."""

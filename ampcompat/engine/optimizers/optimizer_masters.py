@@ -227,6 +227,7 @@ class OptimizerMasters:
             return
         released = {id(param): pair for pair in self._pairs.values() for param in pair}
         try:
+            self._session_masters.shown.take_changes(self.pairs())
             self.refresh()
             self.restore_values()
         finally:  # also where a device has lost the values

@@ -181,7 +181,8 @@ def amp_zero_grad(self, *args, **kwargs):
     record.follow_groups()
     record.gradients.clear(stated)  # first: half gradients that it leaves would be widened to be cleared
     result = zero_grad(*args, **kwargs)
-    record.gradients.follow()
+    if record.masters.chunks:
+        record.gradients.follow()
     if default is None and stated:
         for param in [param for group in self.param_groups for param in group["params"]]:
             param.grad = None

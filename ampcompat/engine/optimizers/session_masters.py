@@ -16,7 +16,7 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from .half_and_master_chunks import kept_where_equal
-from .shown_gradients import GradientsOnRead
+from .shown_gradients import GradientsOnRead, ShownGradients
 from .stored_master import restore, value_of
 
 
@@ -46,7 +46,8 @@ class SessionMasters:
         self.writes = WrittenMemory(may_be_written=self._restore)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> its ``MasterEntry``
-        self._gradients = GradientsOnRead(self._entries, self._entry_of)
+        self.shown = ShownGradients()
+        self._gradients = GradientsOnRead(self._entries, self._entry_of, self.shown)
         self.shared_ids = set()  # ids of half params that are in several optimizers
         self.stepped_on = []  # masters whose gradients ``drop_gradients`` drops
         self._owners = WeakList()  # the ``OptimizerMasters``
@@ -91,6 +92,7 @@ class SessionMasters:
 
     def _forget(self, key, reference=None):
         self._entries.pop(key, None)
+        self.shown.pop(key, None)
         self.shared_ids.discard(key)
 
     def records_of(self, param):
@@ -101,14 +103,6 @@ class SessionMasters:
     def is_shared(self, param):
         """Return whether several optimizers that exist have a half param."""
         return id(param) in self.shared_ids and len(self.records_of(param)) > 1
-
-    def sharing(self, record):
-        """Return a record, and those of other optimizers that have some of its half params."""
-        found = {id(record): record}
-        for model, _ in record.pairs() if self.shared_ids else ():
-            if id(model) in self.shared_ids:
-                found.update((id(each), each) for each in self.records_of(model))
-        return list(found.values())
 
     def chunks_of_others(self, owner):
         """Return the chunks of all ``OptimizerMasters`` but ``owner``."""
@@ -196,6 +190,7 @@ class SessionMasters:
     def clear(self):
         """Forget all pairs."""
         self._entries.clear()
+        self.shown.clear()
 
     def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
         return SessionMasters, ()

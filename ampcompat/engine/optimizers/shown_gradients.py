@@ -1,10 +1,10 @@
-"""What ``.grad`` of an optimizer's half params shows to the script, and what the script changes in it.
+"""What ``.grad`` of half params shows to the script, and what the script changes in it.
 
 True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when ``.grad``
 is first read (``GradientsOnRead``), so that a script that does not read it needs no memory for it, and that stays the
-same until the gradients are cleared. Nobody is told when a script writes to it, so its values are compared with a copy:
-at the beginning of a pass, at a step, and where masters are asked for. The masters get the elements that differ, and
-the tensor gets what the masters have then.
+same until the gradients are cleared, whichever optimizers have the param meanwhile. Nobody is told when a script writes
+to it, so its values are compared with a copy: at the beginning of a pass, at a step, and where masters are asked for.
+The masters get the elements that differ, and the tensor gets what the masters have then.
 """
 
 import weakref
@@ -25,10 +25,11 @@ class GradientsOnRead:
     Args:
         entries: a dict whose keys are the ids of half params.
         entry_of: called with a param; returns its ``MasterEntry``, or None.
+        shown: the session's ``ShownGradients``.
     """
 
-    def __init__(self, entries, entry_of):
-        self._entries, self._entry_of = entries, entry_of
+    def __init__(self, entries, entry_of, shown):
+        self._entries, self._entry_of, self._shown = entries, entry_of, shown
         self._is_open = False
 
     def open(self, patches):
@@ -52,10 +53,7 @@ class GradientsOnRead:
             if record.configuration.shows_half_gradients:
                 return record.gradients, entry.master
         if entry is not None and not records:
-            wide = stored_gradient(entry.master)
-            if wide is not None:
-                set_stored_gradient(entry.master, None)
-                add_gradients([param], [rounded(wide, param)])
+            self._shown.leave(param, entry.master)
         return None, None
 
     def _get(self, param):
@@ -77,7 +75,14 @@ class GradientsOnRead:
 
 
 class ShownGradients(dict):
-    """Gradients of half params that the script has read or assigned: id(half param) -> ``ShownGradient``."""
+    """Gradients of half params that the script has read or assigned: id(half param) -> ``ShownGradient``.
+
+    ``pairs`` are (half param, master) pairs of one optimizer.
+    """
+
+    def of(self, pairs):
+        """Return (half param, ``ShownGradient``) for those of the pairs that the script has read."""
+        return [(model, self[id(model)]) for model, _ in pairs if id(model) in self]
 
     def show(self, model, master):
         """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
@@ -86,16 +91,16 @@ class ShownGradients(dict):
         """
         stored, shown = stored_gradient(model), self.get(id(model))
         if shown is not None and stored is None:
-            shown.follow_writes()
+            shown.follow_writes(model)
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
             if stored is not None:
-                self[id(model)] = ShownGradient(model, master, stored, None)
+                self[id(model)] = ShownGradient(master, stored, None)
             return stored
         with grad_enabled(False):
             gradient = rounded(wide, model)
-        self[id(model)] = ShownGradient(model, master, gradient, gradient.clone())
+        self[id(model)] = ShownGradient(master, gradient, gradient.clone())
         return gradient
 
     def was_set(self, model, master, before, stays):
@@ -119,39 +124,54 @@ class ShownGradients(dict):
                 copy = gradient.detach().clone()
             else:
                 copy = rounded(wide, model) if shown is None else shown.copy
-        self[id(model)] = ShownGradient(model, master, gradient, copy)
+        self[id(model)] = ShownGradient(master, gradient, copy)
 
-    def take_changes(self):
+    def take_changes(self, pairs):
         """Give the masters what the script has changed in what it has read."""
-        if self:
-            with grad_enabled(False):
-                for shown in self.values():
-                    shown.take_changes()
-            self.follow()
+        with grad_enabled(False):
+            for _, shown in self.of(pairs):
+                shown.take_changes()
+        self.follow(pairs)
 
-    def follow(self):
+    def follow(self, pairs):
         """Show what the masters have now, in the tensors that the script has read."""
-        if self:
-            with grad_enabled(False):
-                for shown in self.values():
-                    shown.follow()
-            for key in [key for key, shown in self.items() if shown.gradient is None]:
-                del self[key]
+        with grad_enabled(False):
+            for model, shown in self.of(pairs):
+                shown.follow(model)
+                if shown.gradient is None:
+                    del self[id(model)]
+
+    def leave(self, model, master):
+        """Make what ``.grad`` shows the gradient of the half param itself, whose optimizers are gone."""
+        shown = self.pop(id(model), None)
+        if shown is None and stored_gradient(master) is None:
+            return
+        with grad_enabled(False):
+            if shown is not None:
+                shown.take_changes()
+            wide = stored_gradient(master)
+            if wide is not None:
+                gradient = rounded(wide, model)
+                if shown is not None and stored_gradient(model) is None:
+                    shown.show(gradient)
+                    gradient = shown.gradient
+                set_stored_gradient(master, None)
+                add_gradients([model], [gradient])
 
 
 class ShownGradient:
     """One tensor that ``.grad`` of a half param shows.
 
     Args:
-        model, master: the half param and its master.
+        master: the master of the half param, which must not be kept alive.
         gradient: the tensor.
         copy: its values when it was shown; None while it is the gradient that is stored in ``.grad``.
     """
 
-    __slots__ = ("model", "master", "gradient", "copy", "_mark")
+    __slots__ = ("master", "gradient", "copy", "_mark")
 
-    def __init__(self, model, master, gradient, copy):
-        self.model, self.master, self.gradient, self.copy = model, master, gradient, copy
+    def __init__(self, master, gradient, copy):
+        self.master, self.gradient, self.copy = master, gradient, copy
         self._mark = mark_of(stored_gradient(master))  # of the gradient that is shown
 
     def _changes(self):
@@ -183,22 +203,22 @@ class ShownGradient:
         else:
             exact.copy_(torch.where(is_changed, wide, exact))
 
-    def follow(self):
+    def follow(self, model):
         """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
         wide = stored_gradient(self.master)
-        if stored_gradient(self.model) is None:
+        if stored_gradient(model) is None:
             if wide is None:
                 self.gradient = self.copy = None
             else:
-                self.show(rounded(wide, self.model))
+                self.show(rounded(wide, model))
         self._mark = mark_of(wide)
 
-    def follow_writes(self):
+    def follow_writes(self, model):
         """Show what a script has done to the master's gradient, which ``amp.master_params`` gives it: clipped, say."""
         if not is_unchanged(self._mark, mark_of(stored_gradient(self.master))):
             with grad_enabled(False):
                 self.take_changes()
-                self.follow()
+                self.follow(model)
 
     def show(self, values):
         """Make these the values of the tensor."""

@@ -68,7 +68,7 @@ class Session:
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
         self.other_optimizers = OtherOptimizers()
-        self.set_aside = {}  # ``HeldGradients`` -> [(param, gradient)]: what a block adds when it ends
+        self.with_aside = WeakList()  # ``HeldGradients`` that have set gradients aside
         self.patches = PatchStack()
         self.forward_token = forward_conversion.Token()
         # Models, optimizers and what was decided for them are held weakly, so that a loop over folds frees each fold.
