@@ -1,6 +1,5 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
-import functools
 import operator
 import warnings
 import weakref
@@ -15,7 +14,6 @@ from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
 from ..optimizers.shown_gradients import is_unchanged, mark_of
-from .untrained_params import trained_ids
 
 _CONFIGURATION = operator.attrgetter("configuration")
 
@@ -68,7 +66,6 @@ class BackwardPass:
         self._adopted = adopted
         self._others = ()  # (record, its gradients before) of other optimizers, whose params the pass may reach too
         self._untrained = ()  # the ``UntrainedPass`` of each configuration
-        self._unknown = None  # what optimizers that amp did not get, if there are any, have before the pass
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
 
     def __enter__(self):
@@ -85,7 +82,6 @@ class BackwardPass:
         if not is_one(self.scale):
             self._others = self._others_before()
             self._untrained = self._begin_untrained()
-            self._unknown = self._session.other_optimizers.before_pass(self._session.patches)
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
             record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
@@ -150,7 +146,8 @@ class BackwardPass:
         return others
 
     def _begin_untrained(self):
-        found, leaves = [], self._untrained_leaves
+        reached = self._session.other_optimizers.params_reached_by(self.loss, self._session)
+        found, leaves = [], [*self._untrained_leaves, *reached]
         for each in dict.fromkeys([self.configuration, *map(_CONFIGURATION, self.records)]):
             params = each.untrained.params(self._session, each)
             if found or leaves:  # those of another configuration may be among them
@@ -165,15 +162,6 @@ class BackwardPass:
         with self._process_casts.paused():
             return [untrained.begin(params, self.scale) for untrained, params in found]
 
-    def _end_untrained(self):
-        session = self._session
-        with self._process_casts.paused():
-            for each in self._untrained:
-                each.end()
-            if self._unknown is not None:
-                trained = functools.partial(trained_ids, session)
-                session.other_optimizers.end_pass(self._unknown, self.loss, self.scale, trained)
-
     def __exit__(self, kind, error, trace):
         if self._left is not None:
             self._check_unchanged(kind)
@@ -187,8 +175,10 @@ class BackwardPass:
             (nested if is_nested else records).append(each)
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
-        if self._untrained or self._unknown is not None:
-            self._end_untrained()
+        if self._untrained:
+            with self._process_casts.paused():
+                for each in self._untrained:
+                    each.end()
         sharded = self._session.sharded_models
         is_unreduced = sharded.exist and sharded.keep_gradients(records)
         for record, before in self._others:

@@ -37,16 +37,12 @@ class UntrainedParams:
 
     def params(self, session, configuration):
         """Return the params, as a list."""
-        others = session.other_optimizers.reached_params() if session.other_optimizers.are_reached else ()
-        if self._params is not None and not others:
-            return self._params
-        models, trained = session.models_of(configuration), trained_ids(session)
-        found = {id(param): param for model in models for param in model.parameters()}
-        found.update((id(param), param) for param in chain.from_iterable(others))
-        params = [param for key, param in found.items() if key not in trained]
-        self._owners = [weakref.ref(each, self.forget) for each in models + session.records]
-        self._params = None if others else params
-        return params
+        if self._params is None:
+            models, trained = session.models_of(configuration), trained_ids(session)
+            found = {id(param): param for model in models for param in model.parameters()}
+            self._owners = [weakref.ref(each, self.forget) for each in models + session.records]
+            self._params = [param for key, param in found.items() if key not in trained]
+        return self._params
 
     def begin(self, params, scale):
         """Return the ``UntrainedPass`` of a block that begins now."""
