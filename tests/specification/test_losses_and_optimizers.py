@@ -260,6 +260,24 @@ def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(sett
             assert all(stored_gradient(pair.master) is None for pair in record_of(optimizer).pairs())
 
 
+@settings_at("O2", "O5", stored=True)
+@pytest.mark.parametrize("clears", [None, "model", "optimizers"])
+def test_a_freed_gradient_of_a_shared_param_is_there_for_each_optimizers_step_and_in_no_later_pass(setting, clears):
+    with session_of(setting):
+        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+        expected = model.weight.detach().clone()
+        optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.5, 0.25)]
+        initialize(setting, model, optimizers, loss_scale=8.0, free_half_grads=True)
+        for number in (1.0, 2.0, 4.0):
+            loops.backward(model(torch.full((1, 4), number, dtype=setting.high)).sum(), optimizers)
+            for optimizer in optimizers:
+                optimizer.step()
+            for each in {None: [], "model": [model], "optimizers": optimizers}[clears]:
+                each.zero_grad()
+            expected = expected - 0.5 * number - 0.25 * number
+            assert torch.equal(model.state_dict()["weight"], expected)
+
+
 class Failing(Observer):
     def initialized(self, session, models, optimizers):
         raise ZeroDivisionError
