@@ -41,19 +41,6 @@ def in_thread(function):
 
 
 @each_setting
-def test_pauses_nest_and_end_when_the_body_raises(setting):
-    low, high = PAIRS[setting[1]]
-    with opened(setting) as backend:
-        with pytest.raises(ZeroDivisionError):
-            with backend.paused():
-                with backend.paused():
-                    assert product_dtype(setting) is high
-                assert product_dtype(setting) is high and not backend.active()
-                raise ZeroDivisionError
-        assert product_dtype(setting) is low and backend.active()
-
-
-@each_setting
 def test_one_pause_can_be_entered_again_within_itself(setting):
     low, high = PAIRS[setting[1]]
     with opened(setting) as backend:
