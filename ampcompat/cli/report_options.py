@@ -6,7 +6,7 @@ import sys
 from ..abtest.judging import equivalence, time_to_target
 from ..abtest.judging.advice import advise
 from ..abtest.judging.verdict import REJECTED
-from ..abtest.report import build_charts, export, renderer
+from ..abtest.report import charts, export, renderer
 from ..abtest.report.export import to_latex, to_markdown
 from ..abtest.report.html import to_html
 from ..abtest.row_names import name_of
@@ -92,7 +92,7 @@ def write_files(parser, options, reports, summaries):
         reports: ``[(name, Report), …]``; JSON, CSV and TensorBoard have the first one.
         summaries: what ``judge`` returned for each.
     """
-    drawn = build_charts.charts(reports) if options.html or options.png else []
+    drawn = charts.charts(reports) if options.html or options.png else []
     (_, first), code = reports[0], 0
 
     def tables(render):

@@ -13,7 +13,7 @@ from ampcompat.abtest.judging import advice
 
 skip_without_report_extra()
 
-from ampcompat.abtest.report import build_charts, html  # noqa: E402
+from ampcompat.abtest.report import charts, html  # noqa: E402
 from ampcompat.support.terminal import printable  # noqa: E402
 
 NAMES = ("good", "broken", "hostile", "one level", "nothing measured", "no runs")
@@ -78,7 +78,7 @@ def test_one_legend_has_every_run_with_its_colour_and_seeds_and_acts_on_all_char
     assert [each["run"] for each in runs][0] == "O1 a.json" and [each["dashed"] for each in runs][0] is False
     assert all(each["dashed"] for each in runs[1:]) and all(each["seeds"] == 1 for each in runs)
     runs = {each["run"]: each for each in json.loads(re.search(r"RUNS = (\[.*?\]);", pages["broken"]).group(1))}
-    assert runs["O0"]["colour"] == build_charts.COLOURS["O0"]
+    assert runs["O0"]["colour"] == charts.COLOURS["O0"]
     assert (runs["O0"]["remark"], runs["O3"]["remark"]) == ("", "failed at its start")
     for text in ('id="legend"', 'id="apart"', 'id="unzoom"', 'class="soft finger"', 'class="soft mouse"'):
         assert text in pages["good"]
@@ -86,7 +86,7 @@ def test_one_legend_has_every_run_with_its_colour_and_seeds_and_acts_on_all_char
 
 @pytest.mark.parametrize("name", ["good", "broken", "one step"])
 def test_the_page_holds_the_rows_of_a_chart_by_line_and_field(name):
-    for chart in build_charts.charts([("", MADE[name]())]):
+    for chart in charts.charts([("", MADE[name]())]):
         packed = html.packed(chart.spec)
         rows = []
         for line in packed["usermeta"]["lines"]:
@@ -190,6 +190,6 @@ def test_several_reports_share_one_table_and_the_charts(pages):
 
 
 def test_the_hint_to_scroll_is_shown_above_wide_tables_only():
-    css = pathlib.Path(build_charts.__file__).with_name("page.css").read_text(encoding="utf-8")
+    css = pathlib.Path(charts.__file__).with_name("page.css").read_text(encoding="utf-8")
     displays = dict(re.findall(r"^(\S*\s?>?\s?\.sideways) \{ display: (\w+)", css, re.MULTILINE))
     assert displays == {".sideways": "none", ".wide > .sideways": "block"}

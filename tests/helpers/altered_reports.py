@@ -14,7 +14,7 @@ import random
 import re
 
 from ampcompat.abtest import Report, to_html, to_text
-from ampcompat.abtest.report import build_charts
+from ampcompat.abtest.report import charts
 from ampcompat.abtest.report.export import to_latex, to_markdown
 from ampcompat.abtest.report_data import Equivalence, Speed
 from ampcompat.cli.report_command import differing
@@ -106,7 +106,7 @@ def outcome(tree, draws=False):
         to_text(report, details=True).encode("utf-8")
         (to_markdown(report) + to_latex(report)).encode("utf-8")
         differing([report, Report()])
-        json.dumps([chart.spec for chart in build_charts.charts([("", report)])], allow_nan=False)
+        json.dumps([chart.spec for chart in charts.charts([("", report)])], allow_nan=False)
         if draws:
             to_html(report).encode("utf-8")
     assert repr(Report.from_json(report.to_json())) == repr(report)

@@ -12,7 +12,7 @@ from ...support.terminal import printable
 from .. import row_names
 from ..judging.advice import recommended_level
 from ..judging.summary import summarize
-from . import build_charts, renderer, tables
+from . import charts, renderer, tables
 
 #: The number of causes of skipped steps that are shown; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
@@ -34,9 +34,9 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         summaries, drawn: the results of ``summarize`` for each, and of ``charts.charts(reports)``, if known.
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
-    drawn = drawn or build_charts.charts(reports)
+    drawn = drawn or charts.charts(reports)
     summaries = summaries or [summarize(report) for _, report in reports]
-    legend = build_charts.legend(reports)
+    legend = charts.legend(reports)
     reports = [each + (summary,) for each, summary in zip(reports, summaries)]
     return _template().render(
         title=row_names.title(reports[0][1]) if len(reports) == 1 else f"{len(reports)} runs",
@@ -48,7 +48,7 @@ def to_html(reports, summaries=None, drawn=None, live=None):
         live=live,
         legend=legend,
         shown_causes=SHOWN_CAUSES,
-        configs=[build_charts.config(), build_charts.config("#d8d8d8", "#3a3f45", "#16181b")],
+        configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript() if drawn else "",
     )
 
@@ -69,16 +69,16 @@ def _command(report, summary):
     """Return the command that trains at the recommended level, or None; variants are not levels."""
     script = report.environment.get("script")
     best = recommended_level(report, summary) if script and report.advice else None
-    if best is None or best.level not in build_charts.COLOURS:
+    if best is None or best.level not in charts.COLOURS:
         return None
     return f"ampcompat run --opt-level {shlex.quote(best.level)} {script}"
 
 
 def _figure(chart, has_picture):
-    picture = renderer.image(build_charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
+    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
     label = html.escape(_allowed(f"{chart.title}. {chart.caption}"))
     picture = picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
-    return dict(chart._asdict(), picture=picture, spec=packed(build_charts.interactive(chart.spec)))
+    return dict(chart._asdict(), picture=picture, spec=packed(charts.interactive(chart.spec)))
 
 
 def packed(spec):

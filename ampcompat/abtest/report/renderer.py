@@ -10,7 +10,7 @@ import os
 from ...errors import AmpError
 from ...support import files
 from ...support.terminal import printable
-from . import build_charts, text
+from . import charts, text
 
 NOT_INSTALLED = "Pages and images need vl-convert-python and jinja2: pip install 'vl-convert-python>=1.9' jinja2."
 
@@ -73,6 +73,6 @@ def save_figure(reports, path, scale=1.5, drawn=None):
     """
     reports = reports if isinstance(reports, list) else [("", reports)]
     kind = format_of(path)
-    spec = build_charts.figure(drawn or build_charts.charts(reports), *text.image_heading(reports))
+    spec = charts.figure(drawn or charts.charts(reports), *text.image_heading(reports))
     drawn = image(spec, kind, **({"scale": scale} if kind == "png" else {}))
     files.write(path, drawn)
