@@ -18,7 +18,7 @@ from ..engine.session.process_state import OBSERVED, OVERRIDES
 from ..scripts.reading import code_files
 from ..scripts.reading.imports import uses_amp
 from ..support import missing_cuda
-from ..support.child_environment import ChildEnvironment
+from ..support.child_environment import LOCAL_RANK, ChildEnvironment, with_local_rank
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
@@ -34,7 +34,9 @@ def run(arguments):
     """Replace this process by the script."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = script_command(parser, options)
+    command = with_local_rank(script_command(parser, options))
+    if any(LOCAL_RANK in argument for argument in command):
+        parser.error(f"{LOCAL_RANK} is the variable LOCAL_RANK, which is not set: start this command with torchrun.")
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `ampcompat install`.")
     told = {name: getattr(options, name) for name in OVERRIDES + OBSERVED}

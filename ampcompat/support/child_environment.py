@@ -22,6 +22,16 @@ STARTUP = os.path.join(_PACKAGE, "launch", "site")
 _UNCOMPILED = ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 
 
+#: In an argument of a script, what becomes the value of ``LOCAL_RANK``, which torchrun sets.
+LOCAL_RANK = "{local_rank}"
+
+
+def with_local_rank(command):
+    """Return a script's command for this rank: with the number of the process on its machine for ``{local_rank}``."""
+    rank = os.environ.get("LOCAL_RANK", LOCAL_RANK)
+    return [argument.replace(LOCAL_RANK, rank) for argument in command]
+
+
 def _told(variable, read=str):
     return field(default=None, metadata={"variable": "AMPCOMPAT_" + variable, "read": read})
 

@@ -86,6 +86,31 @@ def test_the_launcher_of_apex_runs_as_a_module(script):
     assert done.stdout == "apex.amp ['--lr', '1', '--world-size', '1', '--rank', '0'] 0\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        RUN,
+        (
+            "-c",
+            "import sys; from ampcompat.abtest.running import subprocess_child; "
+            "subprocess_child.run_script(sys.argv[1:])",
+        ),
+    ],
+    ids=["run", "ab"],
+)
+def test_the_rank_that_torchrun_sets_replaces_its_name_in_arguments(script, command):
+    path = script("import sys; print(sys.argv[1:])")
+    arguments = (path, "--local_rank={local_rank}", "{local_rank}", "{run}")
+    done = python(*command, *arguments, env=environment(LOCAL_RANK="3"))
+    assert done.stdout == "['--local_rank=3', '3', '{run}']\n", done.stderr
+
+
+def test_a_rank_that_no_launcher_sets_is_an_error_before_the_script_runs(script):
+    done = python(*RUN, script("print('ran')"), "--local_rank", "{local_rank}", env=environment())
+    assert done.returncode == 2 and not done.stdout
+    assert "start this command with torchrun" in done.stderr
+
+
 def test_isolated_python_is_an_error_because_it_ignores_pythonpath(script):
     # -E hides this test's PYTHONPATH too, so ampcompat has to be in the current folder.
     done = python("-E", "-m", "ampcompat", "run", script("import apex"), cwd=ROOT)

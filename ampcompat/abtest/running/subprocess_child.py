@@ -14,7 +14,7 @@ import signal
 import sys
 
 from ...launch.forced_levels.forced_level import forced
-from ...support.child_environment import SITE
+from ...support.child_environment import SITE, with_local_rank
 from ...support.patching import PatchStack
 from ..recording import forced_run
 from ..recording.event_log import EventWriter
@@ -81,7 +81,7 @@ def run_script(command, has_alias=True):
 
     ``has_alias``: whether ``import apex`` finds ampcompat's.
     """
-    path, argv = list(sys.path), list(sys.argv)
+    path, argv, command = list(sys.path), list(sys.argv), with_local_rank(command)
     try:
         if command[0] == "-m":
             sys.path[:], sys.argv[:] = _search_path([os.getcwd()], has_alias), command[1:]

@@ -163,8 +163,7 @@ RULES = {
         NOTE,
         "an option --local_rank, which no launcher of torch 2 passes: torchrun only sets the variable LOCAL_RANK, and "
         "torch.distributed.launch passes --local-rank",
-        "start the script as docs/apex_scripts.md says, or add the name --local-rank and the default "
-        "int(os.environ.get('LOCAL_RANK', 0))",
+        "torchrun --nproc_per_node 2 -m ampcompat run SCRIPT --local_rank {local_rank} passes it",
     ),
     "web-apex": Rule(
         WARNING,
