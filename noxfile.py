@@ -175,28 +175,13 @@ def interrupts(session):
     session.run(*TESTS, "--dist", "load", *tests, *session.posargs, env={"EVERY_INTERRUPT": "1"})
 
 
-#: Tests of the specification that name no device. Of the others, some need minutes there (folds, threads,
-#: weight_states), some end torch_xla (half_gradients, mixed_levels), and checkpointing needs a module torch.xla.
-ON_SECOND_DEVICE = """
-    accumulation added_groups amp_state complex_params custom_autograd_functions data_safety delayed_passes
-    float_buffers forward_casts gradient_states initialize initialize_notices kept_layers levels loop_shapes
-    losses_and_optimizers model_copies moved_models nested_blocks numbers_in_range optimizer_calls optimizer_state
-    order_of_initialize other_optimizers own_methods plain_backward replaced_heads replaced_passes resume
-    scale_automaton scale_loss schedulers swapped_tensors torchscript unrelated_optimizers untrained_params
-    written_weights
-"""
-
-
-@nox.session(name="second-device", python="3.11")
+@nox.session(name="second-device", python="3.11", tags=["ci"])
 def second_device(session):
-    """The tests with torch_xla's CPU runtime, a device that computes only when a value is read; one process a file."""
+    """The tests with torch_xla's CPU runtime, a device that computes only when a value is read."""
     requirements = [each for each in REQUIREMENTS if each != TORCH]
     session.install("torch==2.9.1", "torch_xla==2.9.0", *requirements)
-    env = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "PJRT_DEVICE": "CPU"}
-    for file in sorted(ROOT.glob("tests/second_device/test_*.py")):
-        session.run("python", "-m", "pytest", "-p", "helpers.second_device", str(file), *session.posargs, env=env)
-    files = [f"tests/specification/test_{name}.py" for name in ON_SECOND_DEVICE.split()]
-    session.run(*TESTS, "-p", "helpers.on_second_device", *files, *session.posargs, env=env)
+    session.run("python", "-c", VERSIONS)
+    session.run("python", ".ci/second_device.py", *session.posargs)
 
 
 @nox.session(python="3.11")

@@ -34,7 +34,7 @@ PAUSES = (5, 20, None)  # seconds between attempts to install
 RELEASES = [("torch-" + release, leg, int(gb)) for release, _, leg, gb, *_ in every_torch.rows()]
 OTHERS = [name for name, leg, _ in RELEASES if leg == "other"]
 IN_PART = [name for name, leg, _ in RELEASES[1:-1] if leg in ("CI", "other")]
-NEEDED_GB = {name: gb for name, _, gb in RELEASES}
+NEEDED_GB = dict({name: gb for name, _, gb in RELEASES}, **{"second-device": 15})
 
 
 def nox(*arguments):

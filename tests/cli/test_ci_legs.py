@@ -241,7 +241,7 @@ def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, 
 def test_the_workflow_runs_every_leg_of_ci():
     named = re.findall(r"\{leg: ([\w.-]+),", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
-    legs = re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile) + [
+    legs = [name.replace("_", "-") for name in re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile)] + [
         row[0] for row in rows("tests", "clients", "table.txt") if row[3] == "CI"
     ]
     legs += ["main" if row[2] == "main" else "torch-" + row[0] for row in VERSIONS if row in FIXED] + ["drawn"]

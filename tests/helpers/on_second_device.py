@@ -12,13 +12,16 @@ from torch_xla.experimental import eager_mode
 
 from . import second_device  # noqa: F401
 
-#: Why some tests cannot hold there -> their names.
+#: Why some tests cannot hold there -> their names, or functions that they are parametrized with.
 KNOWN = {
-    "tensors of xla have no address": "test_ties_and_extra_state_are_kept "
+    "tensors of xla have no address": "through_an_address test_ties_and_extra_state_are_kept "
     "test_weights_that_happen_to_be_equal_are_not_tied",
-    "tensors of xla are no arrays of numpy": "test_weights_written_through_numpy_later_on_are_stepped_on "
+    "tensors of xla are no arrays of numpy": "through_numpy double_memory "
+    "test_weights_written_through_numpy_later_on_are_stepped_on "
     "test_weights_written_before_the_first_step_are_stepped_on "
     "test_groups_added_later_are_compared_before_their_first_step",
+    "torch's profiler counts no memory of xla": ""
+    "test_between_block_and_step_a_param_holds_two_half_gradients_more_than_its_masters_if_it_is_read",
     "torch_xla has no sparse tensors": "test_sparse_gradients_are_unscaled_summed_and_stepped "
     "test_a_sparse_gradient_is_added_to_one_that_was_set_aside test_an_overflow_in_a_sparse_gradient_is_seen",
     "torch unpickles no tensors of xla with requires_grad that are no Parameters: masters": ""
@@ -39,6 +42,8 @@ _REASONS = {name: reason for reason, names in KNOWN.items() for name in names.sp
 
 eager_mode(True)
 torch.set_default_device("xla")
+# With a default device torch_xla's own GRU ends the process: its loop reads a constant of the CPU.
+torch.nn.GRU = torch.nn.modules.rnn.GRU
 _seed_others = torch.manual_seed
 
 
@@ -60,6 +65,7 @@ def seeded(torch_is_left_untouched):
 def pytest_collection_modifyitems(items):
     """Skip what cannot hold."""
     for item in items:
-        reason = _REASONS.get(item.originalname)
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        for name in (item.originalname, *(getattr(param, "__name__", None) for param in params)):
+            if name in _REASONS:
+                item.add_marker(pytest.mark.skip(reason=_REASONS[name]))

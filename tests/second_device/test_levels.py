@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from helpers.pairing import paired
-from xla import DEVICES, compilations, end_step, parameters, reads
+from xla import DEVICES, compilations, eager_mode, end_step, parameters, reads
 
 import ampcompat
 from ampcompat import amp
@@ -156,10 +156,18 @@ def results(device, level, model, optimizer, scale, loop):
     return found
 
 
+@pytest.fixture
+def eager():
+    """Let torch_xla compute each operation when it is called; it compiles them one by one, and none of them twice."""
+    eager_mode(True)
+    yield
+    eager_mode(False)
+
+
 @paired(
     "level, model, optimizer, scale, loop", list(BOUNDS), list(MODELS), list(OPTIMIZERS), ["dynamic", 64.0], list(LOOPS)
 )
-def test_training_is_that_on_the_cpu(level, model, optimizer, scale, loop):
+def test_training_is_that_on_the_cpu(level, model, optimizer, scale, loop, eager):
     expected, found = [results(device, level, model, optimizer, scale, loop) for device in DEVICES]
     bound = BOUNDS[level] * (OF_CONVOLUTIONS if model == "cnn" and level in ("O1", "O2", "O3") else 1)
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=bound, equal_nan=True)
@@ -168,7 +176,7 @@ def test_training_is_that_on_the_cpu(level, model, optimizer, scale, loop):
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("model", list(MODELS))
-def test_o0_gives_what_torch_alone_gives_on_the_device(model, optimizer):
+def test_o0_gives_what_torch_alone_gives_on_the_device(model, optimizer, eager):
     weights = []
     for level, options in (("O0", {"loss_scale": 64.0}), (None, {})):
         training = Training("xla", level, model, optimizer, **options)

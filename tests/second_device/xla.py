@@ -10,6 +10,7 @@ if "helpers.second_device" not in sys.modules:
 
 import torch_xla  # noqa: E402
 import torch_xla.debug.metrics as metrics  # noqa: E402
+from torch_xla.experimental import eager_mode  # noqa: E402, F401
 
 DEVICES = ("cpu", "xla")
 
