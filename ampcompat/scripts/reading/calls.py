@@ -10,7 +10,6 @@ INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")
 CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grad_value")
 HALF_DTYPES = ("torch.half", "torch.float16", "torch.bfloat16")
-FLOAT64 = ("torch.float64", "torch.double")
 _HALF_STRINGS = ("float16", "bfloat16", "auto")
 _LEVEL = re.compile(r"^O[0-5]$")
 _IN_COMMAND = re.compile(r"(?<![\w-])(-[\w-]+)[ =]+[\"']?(O[0-5])\b")
@@ -57,7 +56,7 @@ def option_of(call):
 
 
 def is_backward(call):
-    """Return whether a call is ``loss.backward()``, or with a gradient of that loss; not ``engine.backward(loss)``."""
+    """Return whether a call is ``loss.backward()``, or with a gradient of that loss; ``engine.backward(loss)`` is not."""
     if called(call) != "backward" or not isinstance(call.func, ast.Attribute) or called(call.func.value) == "super":
         return False
     if not call.args or isinstance(call.args[0], ast.Constant):
@@ -81,30 +80,16 @@ def ends_script(statement):
     return isinstance(statement, ast.Raise) or called(getattr(statement, "value", None)) in ("exit", "_exit", "quit")
 
 
-# -- dtypes ---------------------------------------------------------------------------------------------------------
+# -- half weights ---------------------------------------------------------------------------------------------------
 
 
 def is_half_cast(call, names):
     """Return whether a call is ``model.half()`` or ``model.to(torch.bfloat16)``, of a model or a tensor."""
-    return _is_cast(call, names, ("half", "bfloat16"), HALF_DTYPES)
-
-
-def is_float64_cast(call, names):
-    """Return whether a call is ``model.double()`` or ``model.to(torch.float64)``, of a model or a tensor."""
-    return _is_cast(call, names, ("double",), FLOAT64)
-
-
-def makes_float64_the_default(call, names):
-    """Return whether a call is ``torch.set_default_dtype(torch.float64)``."""
-    return names.of(call.func) == "torch.set_default_dtype" and any(names.of(each) in FLOAT64 for each in call.args)
-
-
-def _is_cast(call, names, methods, dtypes):
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in methods + ("to", "type"):
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("half", "bfloat16", "to", "type"):
         return False
-    if call.func.attr in methods:
+    if call.func.attr in ("half", "bfloat16"):
         return not call.args
-    return any(names.of(each) in dtypes for each in call.args + [each.value for each in call.keywords])
+    return any(names.of(each) in HALF_DTYPES for each in call.args + [each.value for each in call.keywords])
 
 
 def loads_half(call, names):

@@ -4,7 +4,7 @@ import ast
 import re
 from typing import NamedTuple, Tuple
 
-from .calls import is_backward, is_float64_cast, is_half_cast, makes_float64_the_default
+from .calls import is_backward, is_half_cast
 from .names import called, dotted, last_name
 
 #: Written out, as in ``cli.run``: ``check`` does not need torch.
@@ -101,7 +101,6 @@ class LoopsWithoutApex:
         source = self._source
         limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]
         limits += [Limit(each, LEVELS) for each in self._casts_by_hand()]
-        limits += [Limit(each, LEVELS) for each in self._float64_weights()]
         limits += [Limit(source.problem("first-fsdp", call), LEVELS) for call in calls if self._is_first_fsdp(call)]
         if not self.backward_calls and self.optimizers:
             limits += [Limit(source.problem("functional-gradients", call), LEVELS) for call in self._functional]
@@ -138,25 +137,9 @@ class LoopsWithoutApex:
                 for call in step.calls():
                     if is_half_cast(call, self._source.names) and dotted(call.func.value) in trained:
                         yield self._source.problem("cast-by-hand", call, dotted(call.func.value))
-                trained |= self._trained_at(step)
-
-    def _trained_at(self, step):
-        """Return the names of models, and of what has them, in the arguments of an optimizer that a statement makes."""
-        calls = [made.call for made in self.optimizers if made.statement is step.node]
-        return {name for call in calls for each in ast.walk(call) for name in prefixes(dotted(each))}
-
-    def _float64_weights(self):
-        """Yield problems with trained models that are float64, unless under a condition, such as an option."""
-        names = self._source.names
-        for _, steps in self._source.scopes:
-            trained = {name for step in steps for name in self._trained_at(step)}
-            for step in steps:
-                made = _made_by(step.node) if _target(step.node) in trained else []
-                is_certain = all("id='__name__'" in subject for subject, *_ in step.conditions)
-                for call in step.calls() if is_certain else ():
-                    is_cast = is_float64_cast(call, names) and (dotted(call.func.value) in trained or call in made)
-                    if is_cast or makes_float64_the_default(call, names):
-                        yield self._source.problem("float64-weights", call)
+                for made in self.optimizers:
+                    if made.statement is step.node:
+                        trained |= {name for each in ast.walk(made.call) for name in prefixes(dotted(each))}
 
     def _steps_in_hooks(self, calls):
         stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}
@@ -175,21 +158,6 @@ class LoopsWithoutApex:
                 if isinstance(method, ast.FunctionDef) and method.name != "step":
                     for inner in filter(_is_inner_step, ast.walk(method)):
                         yield self._source.problem("inner-step", inner, node.name + "." + method.name)
-
-
-def _target(statement):
-    """Return the name to which a statement assigns, or None."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return dotted(targets[0]) if len(targets) == 1 else None
-
-
-def _made_by(statement):
-    """Return the calls of which an assigned value is the result: ``Net()``, ``….double()`` and ``….to(device)``."""
-    found, value = [], statement.value
-    while isinstance(value, ast.Call):
-        found.append(value)
-        value = _owner(value)
-    return found
 
 
 def _owner(call):

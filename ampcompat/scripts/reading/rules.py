@@ -223,11 +223,6 @@ RULES = {
         "a model is cast to half after its optimizer was created: no level can be forced on it",
         "remove the cast; for a half copy, cast copy.deepcopy(model)",
     ),
-    "float64-weights": Rule(
-        NOTE,
-        "float64 weights are trained: no level can be forced on them",
-        "remove .double() and torch.set_default_dtype, which makes them float32",
-    ),
     "first-fsdp": Rule(
         NOTE,
         "FullyShardedDataParallel (FSDP1), on which no level can be forced",
