@@ -190,7 +190,7 @@ def main(root, *names):
     try:
         return Run(chosen(list(names)), root).run()
     finally:
-        shutil.rmtree(root)
+        shutil.rmtree(root, ignore_errors=True)  # a process that compiles may still write to it
 
 
 if __name__ == "__main__":

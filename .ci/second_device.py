@@ -48,7 +48,7 @@ def run(arguments):
     )
     print(done.stdout, flush=True)
     counts = collections.Counter()
-    for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", done.stdout.splitlines()[-1]):
+    for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", (done.stdout.splitlines() or [""])[-1]):
         counts[word] += int(count)
     if done.returncode not in (0, 1):
         print(f"FAILED {' '.join(arguments)}: exit code {done.returncode}", flush=True)

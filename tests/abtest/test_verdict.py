@@ -10,7 +10,7 @@ from ampcompat.abtest import Memory, Report, Run, row_names, to_text
 from ampcompat.abtest.judging import advice, curves
 from ampcompat.abtest.judging.level_differences import t_quantile
 from ampcompat.abtest.judging.summary import summarize
-from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge
+from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards
 from ampcompat.abtest.number_format import number
 from ampcompat.abtest.report_data import Finding
 
@@ -327,12 +327,18 @@ def logged(name, last, factor=1.0):
         ("eval_mIoU", REJECTED, ACCEPTED),
         ("test/bleu-4", REJECTED, ACCEPTED),
         ("episodic_return", REJECTED, ACCEPTED),
+        ("trainAcc", REJECTED, ACCEPTED),
+        ("rougeL", REJECTED, ACCEPTED),
         ("val_loss", ACCEPTED, REJECTED),
+        ("valLoss", ACCEPTED, REJECTED),
         ("Loss/validation", ACCEPTED, REJECTED),
         ("validation perplexity", ACCEPTED, REJECTED),
         ("error rate", ACCEPTED, REJECTED),
         ("grad_norm", ACCEPTED, ACCEPTED),
         ("loss_scale", ACCEPTED, ACCEPTED),
+        ("reward_std", ACCEPTED, ACCEPTED),
+        ("rewards/rejected", ACCEPTED, ACCEPTED),
+        ("lr/loss_head", ACCEPTED, ACCEPTED),
         ("time/epoch", ACCEPTED, ACCEPTED),
         ("learning_rate", ACCEPTED, ACCEPTED),
     ],
@@ -344,6 +350,16 @@ def test_a_metric_counts_in_the_direction_that_is_worse_if_its_name_says_which(n
     assert [found[level].kind for level in ("O1", "O2", "O4")] == [lower, higher, ACCEPTED]
     assert all(name in each.text for each in found.values() if each.kind == REJECTED)
     assert found["O1"].ends["metric", name].signed == pytest.approx(-0.4 / 0.9, rel=0.1)
+
+
+def test_a_baseline_of_few_losses_is_not_judged_backwards_by_metrics_alone():
+    def half():
+        norms = {"grad_norm": [(step, 1.0) for step in range(8)]}
+        return run_with(curve(steps=4), metrics=norms)
+
+    baseline = half()
+    baseline.repeats = [half()]
+    assert judge_backwards(report_with(baseline, O1=half()), "O1").kind == NOT_JUDGED
 
 
 @pytest.mark.parametrize("factor, kind", [(0.9, ACCEPTED), (1.1, REJECTED)])

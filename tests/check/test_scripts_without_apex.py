@@ -101,9 +101,9 @@ def test_scripts_with_amp_have_levels_already(tmp_path, capsys, code):
     [
         ("loss.backward(loss)", True),
         ("loss.backward(torch.ones_like(loss))", True),
-        ("self.loss.backward(self.loss.detach())", True),
         ("engine.backward(loss)", False),
-        ("engine.backward(engine_loss)", False),
+        ("engine.backward(engine.loss)", False),
+        ("engine.backward(engine(batch).sum())", False),
     ],
 )
 def test_a_backward_pass_from_a_gradient_of_the_loss_is_one_and_that_of_an_engine_is_not(

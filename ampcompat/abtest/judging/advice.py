@@ -143,10 +143,11 @@ def _of_scripts(report, rows):
             losses, share = "losses" if len(ends) > 1 else "loss", percent(max(map(_share, ends)))
             variation = max(each.variation for each in ends)
             seeds = percent(variation) if variation else "less than batches do"
-            better = [each.signed for each in ends if each.value < -each.allowed]
+            better = max((each for each in ends if each.value < -each.allowed), key=_share, default=None)
             if better:
-                where = "lower" if better[0] < 0 else "higher"
-                found.append(f"{row.level} ends {where} than {name}: {losses} by {share}, seeds differ by {seeds}.")
+                where = "lower" if better.signed < 0 else "higher"
+                told = f"{better.series} by {percent(_share(better))}"
+                found.append(f"{row.level} ends {where} than {name}: {told}, seeds differ by {seeds}.")
             else:
                 found.append(f"{row.level} trains like {name}: {losses} within {share}, seeds differ by {seeds}.")
         elif verdict.kind == REJECTED:

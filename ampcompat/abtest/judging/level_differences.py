@@ -25,12 +25,16 @@ NOISE_ERRORS, MAX_NOISE = 2.0, 0.2
 DEVIATIONS = 3.0
 
 #: Words in the name of a metric that say that a lower value is better, or a higher one; and that say neither.
-LOWER_IS_BETTER = set("loss losses error err perplexity ppl nll mse rmse mae wer cer fid".split())
+LOSSES = {"loss", "losses"}
+LOWER_IS_BETTER = LOSSES | set("error errors err perplexity ppl nll mse rmse mae wer cer fid lpips".split())
 HIGHER_IS_BETTER = set(
-    "acc accuracy top precision recall f auc auroc map ap iou miou dice bleu rouge psnr ssim".split()
+    "acc accuracy acc1 acc5 top1 top5 precision recall f1 auc auroc map ap iou miou dice bleu sacrebleu rouge rouge1 "
+    "rouge2 rougel psnr ssim ndcg mrr reward rewards return returns score".split()
 )
-HIGHER_IS_BETTER |= {"reward", "rewards", "return", "returns", "score"}
-NEITHER = set("scale scaler weight norm time seconds".split())
+NEITHER = set(
+    "scale scaler weight weights norm time seconds lr grad grads gradient gradients std var variance epoch rejected "
+    "fake anomaly".split()
+)
 
 #: 97.5 % quantiles of Student's t distribution for 1, 2, … degrees of freedom; about 1.96 for more than these.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -91,10 +95,14 @@ def direction(name, baseline):
     kind, own = name
     if kind == "loss":
         return int(shows_progress(baseline))
-    words = set(re.findall("[a-z]+", own.lower()))
-    found = {1} if words & LOWER_IS_BETTER else set()
-    found |= {-1} if words & HIGHER_IS_BETTER else set()
-    return found.pop() if len(found) == 1 and not words & NEITHER else None
+    split = re.sub("(?<=[a-z])(?=[A-Z])", "_", own)  # valLoss; but mIoU is one word
+    words = set(re.findall("[a-z0-9]+", f"{own} {split}".lower()))
+    is_lower, is_higher = bool(words & LOWER_IS_BETTER), bool(words & HIGHER_IS_BETTER)
+    if is_lower == is_higher or words & NEITHER:
+        return None
+    if words & LOSSES:
+        return int(shows_progress(baseline))
+    return 1 if is_lower else -1
 
 
 def find_differences(run, baseline, seeds_of=None):

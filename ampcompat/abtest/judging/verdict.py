@@ -226,9 +226,10 @@ def _are_unrelated(run, baseline, gap):
 
 
 def _compared(differences, progress):
-    if not differences:
-        return Verdict(NOT_JUDGED, "it has no series in common with the baseline")
-    kind, text = _kind_and_text([each for each in differences if each.is_judged])
+    judged = [each for each in differences if each.is_judged]
+    if not judged:
+        return Verdict(NOT_JUDGED, "it has no loss in common with the baseline", tuple(differences), progress)
+    kind, text = _kind_and_text(judged)
     return Verdict(kind, text if progress else f"{text}; {ALIKE}", tuple(differences), progress)
 
 

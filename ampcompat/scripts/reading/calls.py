@@ -56,13 +56,13 @@ def option_of(call):
 
 
 def is_backward(call):
-    """Return whether a call is ``loss.backward()``, or with a gradient of that loss; ``engine.backward(loss)`` is not."""
+    """Return whether a call is ``loss.backward()``, also with its gradient ``loss`` or ``torch.ones_like(loss)``."""
     if called(call) != "backward" or not isinstance(call.func, ast.Attribute) or called(call.func.value) == "super":
         return False
     if not call.args or isinstance(call.args[0], ast.Constant):
         return True
-    loss = dotted(call.func.value)
-    return loss is not None and loss in map(dotted, ast.walk(call.args[0]))
+    gradient = call.args[0].args[0] if called(call.args[0]) == "ones_like" and call.args[0].args else call.args[0]
+    return dotted(gradient) is not None and dotted(gradient) == dotted(call.func.value)
 
 
 def is_clipping(call):
