@@ -61,7 +61,7 @@ def _parser():
         prog="ampcompat run",
         usage=SCRIPT_USAGE,
         description="Run an unchanged script that imports apex; with --opt-level, any script that trains, at that "
-        "level. Arguments after SCRIPT or MODULE are passed to it.",
+        "level. Arguments after SCRIPT or MODULE are passed to it; {local_rank} in them is torchrun's LOCAL_RANK.",
     )
     add_training_options(parser)
     add_observing_options(parser)
