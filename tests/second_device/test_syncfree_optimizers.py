@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 from helpers.pairing import paired
-from test_levels import BOUNDS, Training
+from test_levels import IN_FLOAT32, Training
 from torch_xla.amp import syncfree
 
 import ampcompat
@@ -38,7 +38,7 @@ def test_they_train_as_those_of_torch(level, name, overflows, given):
     arguments = {"found_inf": torch.zeros((), device="xla")} if given else {}
     expected = results(level, getattr(torch.optim, name), OPTIONS[name], overflows)
     found = results(level, getattr(syncfree, name), OPTIONS[name], overflows, **arguments)
-    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=BOUNDS["O0"])
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=IN_FLOAT32)
     assert found[1] == expected[1]
 
 
