@@ -379,7 +379,9 @@ class HeldGradients:
         if self._with_aside:
             cleared = set(map(id, self._masters.unpaired_params()))
             for holder in self._with_aside:
-                holder._aside = [each for each in holder._aside if id(each[0]) not in cleared]
+                kept = [each for each in holder._aside if id(each[0]) not in cleared]
+                if len(kept) < len(holder._aside):  # else it may be another thread's, whose pass ends now
+                    holder._aside = kept
         for model, _ in self._shown.of(self._masters.pairs()) if set_to_none and self._shown else ():
             del self._shown[id(model)]
         self.state = Unscaled()
