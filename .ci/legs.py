@@ -70,6 +70,7 @@ class Run:
 
     def __init__(self, names, root):
         self.root, self.turns = pathlib.Path(root), {name: threading.Event() for name in names}
+        self.temporary = {name: self.root / f"t{number}" for number, name in enumerate(names)}  # paths must be short
         self.processes, self.is_over = set(), threading.Event()
         self.failed, self.not_run, self.warned, self.summary = [], [], [], "not asked for"
 
@@ -79,8 +80,8 @@ class Run:
             return 1, []
         limit = [sys.executable, str(every_torch.TIME_LIMIT), "240" if leg == "main" else "40"]
         command = nox("--no-error-on-missing-interpreters", "--envdir", str(self.root / leg), "-s", leg, *arguments)
-        temporary = self.root / leg / "tmp"  # torch.compile's headers of another leg would not compile
-        temporary.mkdir(parents=True, exist_ok=True)
+        temporary = self.temporary[leg]  # torch.compile's headers of another leg would not compile
+        temporary.mkdir(exist_ok=True)
         piped, lines = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}, []
         piped["env"] = dict(os.environ, TMPDIR=str(temporary))
         with subprocess.Popen(limit + command, encoding="utf-8", errors="replace", **piped) as process:
@@ -151,7 +152,8 @@ class Run:
                 print(f"******** leg {leg} was NOT RUN: {problem} ********")
                 if leg == "main":
                     self.fail(leg, "it cannot be left out")
-        shutil.rmtree(str(self.root / leg), ignore_errors=True)
+        for folder in (self.root / leg, self.temporary[leg]):
+            shutil.rmtree(str(folder), ignore_errors=True)
 
     def run(self):
         """Run all legs; return 1 if one has failed. What it has started ends with it."""
