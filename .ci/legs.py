@@ -70,7 +70,7 @@ class Run:
 
     def __init__(self, names, root):
         self.root, self.turns = pathlib.Path(root), {name: threading.Event() for name in names}
-        self.temporary = {name: self.root / f"t{number}" for number, name in enumerate(names)}  # paths must be short
+        self.temporary = {name: self.root / f"t{number}" for number, name in enumerate(names)}  # short, to be printed
         self.processes, self.is_over = set(), threading.Event()
         self.failed, self.not_run, self.warned, self.summary = [], [], [], "not asked for"
 
@@ -80,7 +80,7 @@ class Run:
             return 1, []
         limit = [sys.executable, str(every_torch.TIME_LIMIT), "240" if leg == "main" else "40"]
         command = nox("--no-error-on-missing-interpreters", "--envdir", str(self.root / leg), "-s", leg, *arguments)
-        temporary = self.temporary[leg]  # torch.compile's headers of another leg would not compile
+        temporary = self.temporary[leg]  # so no leg meets another's files, such as what torch.compile caches
         temporary.mkdir(exist_ok=True)
         piped, lines = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}, []
         piped["env"] = dict(os.environ, TMPDIR=str(temporary))

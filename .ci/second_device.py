@@ -17,12 +17,13 @@ from concurrent import futures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GROUPS = 4
+NO_TESTS = 5  # an exit code of pytest
 
 #: Files of tests/specification that are not run, and why.
 LEFT_OUT = {
-    "checkpointing": "torch.utils.checkpoint needs a module torch.xla",
+    "checkpointing": "torch.utils.checkpoint reads torch.xla, which does not exist",
     "fake_cuda_models": "it names a device",
-    "threads": "threads have their own default device",
+    "threads": "batch norm in eval mode has no gradient in torch_xla, and a test does not end",
     "weight_states": "its random sequences write through numpy, and take minutes",
 }
 
@@ -50,6 +51,8 @@ def run(arguments):
     counts = collections.Counter()
     for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", (done.stdout.splitlines() or [""])[-1]):
         counts[word] += int(count)
+    if done.returncode == NO_TESTS and len(sys.argv) > 1:  # as of -k NAME in the other files
+        return 0, counts
     if done.returncode not in (0, 1):
         print(f"FAILED {' '.join(arguments)}: exit code {done.returncode}", flush=True)
         counts["processes broken"] += 1
