@@ -91,6 +91,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert [rows["O0"][-1], rows["O1"][-1], rows["O3"][-1]] == ["0/6", "0/3", "0/3"]
     assert rows["O1"][1] == rows["O3"][1] == "failed"
     assert "O3: failed: its process was killed by SIGKILL" in done.stdout
+    assert "they write: OPTION" not in table  # no file of the script was overwritten
     assert max(map(len, table.splitlines())) <= 100
     assert "O0 (run 1 of 4): 6 steps in 0:" in done.stderr and "O1 (run 2 of 4): failed after 3 steps" in done.stderr
     report = Report.from_json(saved.read_text())
