@@ -24,7 +24,6 @@ COMMANDS = {
     "forecast": ("forecast", "predict from one float32 run which opt levels work, and with which layers in float32"),
     "estimate": ("estimate", "predict the memory of a script's step without its device; find the largest batch size"),
     "migrate": ("migrate", "rewrite a script for Apex to torch.autocast and GradScaler"),
-    "checkpoint": ("checkpoint", "describe the contents of a checkpoint file, and convert it"),
     "report": ("report", "show reports of `ab --json` as tables, an HTML page or an image"),
     "planned": ("ab", "do one run of a folder of `ab --plan`"),
     "selftest": ("selftest", "check ampcompat with this torch on this machine's device"),

@@ -15,12 +15,8 @@ LARGEST = 32 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
-def opened(path):
-    """Open a regular file for reading bytes. A pipe, which might wait forever, and a device are errors.
-
-    Raises:
-        AmpError: it cannot be opened, or is not a regular file.
-    """
+def _opened(path):
+    """Open a regular file for reading bytes. A pipe, which might wait forever, and a device are errors."""
     try:
         file = open(path, "rb", opener=_open_at_once)
     except OSError as error:
@@ -35,10 +31,10 @@ def read(path, largest=LARGEST):
     """Return the bytes of a regular file; one whose name ends in ".gz" is decompressed.
 
     Raises:
-        AmpError: as for ``opened``; it is damaged, or has more than ``largest`` bytes.
+        AmpError: it cannot be opened, is no regular file, or is damaged, or has more than ``largest`` bytes.
     """
     content = bytearray()
-    with opened(path) as file:
+    with _opened(path) as file:
         try:
             unpacked = gzip.GzipFile(fileobj=file) if str(path).endswith(".gz") else file
             while len(content) <= largest:
@@ -67,15 +63,16 @@ def write(path, content):
     a link, it stays one, and the file that it leads to is replaced. Pipes and devices are written directly.
 
     Args:
-        content: text, bytes, or a function that writes to a binary file.
+        content: text or bytes.
 
     Raises:
         AmpError: the file cannot be written.
     """
+    content = content if isinstance(content, bytes) else content.encode("utf-8")
     try:
         if is_stream(path):
             with open(path, "wb") as file:
-                _put(content, file)
+                file.write(content)
         elif os.path.exists(path) and not os.access(path, os.W_OK):
             raise AmpError(f"cannot write {path}: it is read-only.")
         else:
@@ -100,16 +97,9 @@ def _replace(target, content):
                 with contextlib.suppress(OSError):  # only root may give a file to its former owner
                     os.fchown(descriptor, before.st_uid, before.st_gid)
                 os.fchmod(descriptor, before.st_mode & 0o777)
-            _put(content, file)
+            file.write(content)
         os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
         raise
-
-
-def _put(content, file):
-    if callable(content):
-        content(file)
-    else:
-        file.write(content if isinstance(content, bytes) else content.encode("utf-8"))

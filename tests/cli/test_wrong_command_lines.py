@@ -17,7 +17,7 @@ from ampcompat.support.torch_compat import fake_tensors, features
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return the working folder: a script, a link to it, a report and a checkpoint that cannot be read."""
+    """Return the working folder: a script, a link to it, a report and a damaged file."""
     (tmp_path / "t.py").write_text("from apex import amp\nmodel = amp.initialize(model)\n")
     (tmp_path / "plan").mkdir()
     for path in (tmp_path / "r.json", tmp_path / "plan" / "O0.json"):
@@ -167,7 +167,6 @@ OVERWRITING = """
     report r.json --markdown new --latex new
     migrate t.py -o t.py --force
     migrate link.py -o t.py --force
-    checkpoint c.pt --to O1 -o c.pt
     ab --json t.py t.py
     ab --csv t.py --against t.py link.py
     ab --json new --csv new t.py

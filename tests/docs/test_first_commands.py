@@ -41,6 +41,7 @@ PAGES = [
     ("differences.md", "differences.md", as_printed),
     ("mmcv.md", "mmcv.md", without_digits),
     ("machine.md", "machine.md", without_digits),
+    ("checkpoints.md", "checkpoints.md", without_digits),
     pytest.param("data_parallel.md", "data_parallel.md", without_digits, marks=needs("torch.distributed.run")),
     pytest.param("migrate.md", "apex_scripts.md", as_printed, marks=needs("libcst")),
     pytest.param("forecast.md", "forecast.md", without_digits, marks=needs_forced_levels),
@@ -73,7 +74,8 @@ def do(folder, program, *arguments):
 @pytest.mark.parametrize("page, page_of_script, compared", PAGES)
 def test_the_first_commands_of_a_page_print_what_it_shows(page, page_of_script, compared, tmp_path):
     (tmp_path / "train.py").write_text(first_block(page_of_script, "py|python"))
-    shutil.copy(os.path.join(ROOT, "examples", "char_transformer.py"), str(tmp_path))
+    for name in ("char_transformer.py", "resume.py"):
+        shutil.copy(os.path.join(ROOT, "examples", name), str(tmp_path))
     for shown in first_block(page, "console").split("$ ")[1:]:
         typed, *output = shown.splitlines()
         done = forked.run(do, str(tmp_path), *typed.split(), env=environment(COLUMNS="100"))
