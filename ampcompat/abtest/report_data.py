@@ -186,7 +186,7 @@ class Report:
 
     def every_run(self):
         """Yield (level, its number among the runs of the level, run) of every run."""
-        for level, run in list(self.runs.items()):  # a list: with --jobs other threads add runs meanwhile
+        for level, run in self.runs.items():
             for repeat, each in enumerate([run] + run.repeats):
                 yield level, repeat, each
 

@@ -23,7 +23,7 @@ INTERVAL = 1.0
 class LivePage:
     """The report so far. It replaces the ``Progress``, and forwards everything to it.
 
-    The server's threads read copies of runs, which the threads of the runs make.
+    The server's threads read copies of runs, which the thread of the runs makes.
 
     Args:
         progress: the ``Progress``.
@@ -35,7 +35,7 @@ class LivePage:
         self._progress, self._lock, self._report = progress, threading.Lock(), report
         self._planned = {each.label: each for each in planned}
         self._copies = {}  # label -> Run
-        self._copied = {}  # label of a run in progress -> when it was copied
+        self._label, self._copied = None, 0.0  # the run in progress, and when it was copied
         for level, repeat, run in report.every_run():
             self._copies[label_of(level, repeat)] = _alone(run)
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
@@ -55,27 +55,28 @@ class LivePage:
     def begin(self, label, run):
         """Note that a run begins; short timing runs, which have other labels, are not shown."""
         self._progress.begin(label, run)
-        self._show(label, run, status="interrupted", error="runs now")
+        self._label = label
+        self._show(run, status="interrupted", error="runs now")
 
-    def update(self, label):
+    def update(self):
         """Show the steps that a run has made since it was last copied."""
-        self._progress.update(label)
-        run = self._progress.running[label].run
-        is_due = time.monotonic() - self._copied.get(label, 0.0) >= INTERVAL
+        self._progress.update()
+        run, label = self._progress.running.run, self._label
+        is_due = time.monotonic() - self._copied >= INTERVAL
         if is_due and label in self._copies and len(run.step_seconds) > len(self._copies[label].step_seconds):
-            self._show(label, run, status="interrupted", error="runs now")
+            self._show(run, status="interrupted", error="runs now")
 
-    def end(self, label):
+    def end(self):
         """Show a run that has ended."""
-        self._show(label, self._progress.running[label].run)
-        self._progress.end(label)
+        self._show(self._progress.running.run)
+        self._progress.end()
 
-    def _show(self, label, run, **changes):
-        if label in self._planned:
+    def _show(self, run, **changes):
+        if self._label in self._planned:
             found = _alone(run)
             vars(found).update(changes)
             with self._lock:
-                self._copies[label], self._copied[label] = found, time.monotonic()
+                self._copies[self._label], self._copied = found, time.monotonic()
                 self.version += 1
 
     def page(self):

@@ -66,7 +66,7 @@ def new_parser():
     add("--find-keep-fp32", type=parse_level, metavar="LEVEL", help=search)
     add("--dry-run", action="store_true", help="print what would be run, and run nothing")
     add("--timeout", type=float, metavar="SECONDS", help="end a run that takes longer")
-    _add_process_options(add)
+    _add_timing_options(add)
     launcher = "such as 'torchrun --nproc_per_node 2'; rank 0 is recorded"
     add("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     add("--no-diagnose", dest="diagnose", action="store_false", help="do not explain skipped steps, for exact times")
@@ -79,10 +79,7 @@ def new_parser():
     return parser
 
 
-def _add_process_options(add):
-    add("--jobs", type=whole_number(1), metavar="N", help="runs at once, each with its share of the cores; default: 1")
-    gpus = "numbers of GPUs, such as 0,1,2,3: each run gets one, and as many run at once"
-    add("--gpus", type=_numbers, default=[], metavar="0,1,…", help=gpus)
+def _add_timing_options(add):
     timing = "steps of each level's short run, which measures its speed; 0: use the times of the long runs; default: 20"
     add("--timing-steps", type=whole_number(0), default=20, metavar="N", help=timing)
     rounds = (
@@ -90,13 +87,6 @@ def _add_process_options(add):
     )
     rounds += "takes to start, none where half precision is emulated"
     add("--timing-rounds", type=whole_number(1), metavar="N", help=rounds)
-
-
-def _numbers(text):
-    found = text.split(",")
-    if len(set(found)) < len(found) or not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct GPUs, such as 0,1")
-    return found
 
 
 def _add_row_options(add):
@@ -136,7 +126,6 @@ def checked_command(parser, options):
     _check_environment(parser)
     parser.check_exclusions(options, EXCLUSIONS)
     _check_outputs(parser, options)
-    _set_jobs(parser, options)
     if options.find_keep_fp32:
         _check_forecast(parser)
         options.levels = [options.find_keep_fp32]
@@ -201,9 +190,3 @@ def _check_outputs(parser, options):
     options.json = options.resume or options.json
     if options.live and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
-
-
-def _set_jobs(parser, options):
-    options.jobs = options.jobs or len(options.gpus) or 1
-    if options.gpus and options.jobs > len(options.gpus):
-        parser.error(f"--jobs {options.jobs}: more than the {len(options.gpus)} of --gpus")

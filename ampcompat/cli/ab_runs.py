@@ -1,22 +1,17 @@
 """The runs of ``ab``: which are planned, which a file already has, and how they are done."""
 
-import contextlib
 import functools
 import os
 import shlex
-import socket
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Dict, List, NamedTuple
 
 from ..abtest.judging.summary import emulates_half
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
-from ..abtest.running.executors import add_recorded, ends_series, recorded_by, run_all
+from ..abtest.running.recorded_runs import add_recorded, ends_series, recorded_by
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 
@@ -25,11 +20,6 @@ FINISHED = ("ok", "stopped")
 
 #: Rounds of short runs if their number is not given, and if a run trains for less time than it takes to start.
 ROUNDS, FEW_ROUNDS = 3, 2
-
-#: Variables for the number of threads of torch and BLAS libraries. Those that the user sets are kept.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-_of_thread = threading.local()
 
 
 def plan_series(options, command):
@@ -102,10 +92,9 @@ def is_finished(report, planned):
 def describe_plan(options, planned, missing):
     """Return what will be run, in one sentence each: the runs that are missing, and how speed is measured."""
     steps = "the whole script" if options.steps is None else f"{options.steps} steps"
-    side = f", {options.jobs} at once" if options.jobs > 1 else ""
     labels = ", ".join(each.label for each in missing)
     runs = f"{len(missing)} run{'' if len(missing) == 1 else 's'}"
-    told = [f"{runs} of {steps}{side}: {labels}." if missing else f"All {len(planned)} runs are kept."]
+    told = [f"{runs} of {steps}: {labels}." if missing else f"All {len(planned)} runs are kept."]
     rows = len(options.rows)
     if options.timing_steps and rows > 1 and options.timing_rounds is None:
         short = f"{rows * ROUNDS} runs of {_short_steps(options)} steps, which measure the speed"
@@ -116,7 +105,7 @@ def describe_plan(options, planned, missing):
 
 
 def run_in_subprocesses(options, planned, report, progress, ended):
-    """Do the runs in child processes, ``options.jobs`` at once, and write the report after each.
+    """Do the runs in child processes, one after another, and write the report after each.
 
     The series ends after a baseline that failed.
 
@@ -125,21 +114,17 @@ def run_in_subprocesses(options, planned, report, progress, ended):
         AmpError: torch or the device differ from those of the runs that the report already has.
     """
     runner = _Runner(options, report, progress)
-    by_side = options.jobs > 1
-    report.environment.update({"jobs": options.jobs} if by_side else {})
 
     def on_end(each, recorded):
         add_recorded(report, options.rows, each, recorded)
-        if by_side and options.timing_steps == 0:
-            recorded.run.timings = []
         ended[each.level, each.repeat] = recorded
         write_json(options, report)
         return not ends_series(report, each, recorded.run)
 
     try:
-        runner.run(planned, options.jobs, on_end)
+        runner.run(planned, on_end)
     except KeyboardInterrupt:
-        for each, child in runner.children:
+        for each, child in runner.children[-1:]:
             if (each.level, each.repeat) not in ended:
                 on_end(each, recorded_by(child))
         raise
@@ -177,7 +162,7 @@ def _time_in_turn(options, report, progress, runner):
 
     for number in rounds:
         turn = [_short(each, steps) for each in (planned if number % 2 == 0 else planned[::-1])]
-        runner.run(turn, 1, on_end, f" timing {number + 1}")
+        runner.run(turn, on_end, f" timing {number + 1}")
 
 
 def _short_steps(options):
@@ -193,98 +178,37 @@ class _Runner:
     """Does runs in child processes; ``children`` has each ``(PlannedRun, SubprocessRun)`` that was started."""
 
     def __init__(self, options, report, progress):
-        self.children, self._is_ending = [], False
+        self.children = []
         self._options, self._report, self._progress = options, report, progress
         self._known = [run.identity for _, _, run in report.every_run() if run.status in FINISHED]
 
-    def run(self, planned, jobs, on_end, suffix=""):
-        """Do runs, ``jobs`` at once; call ``on_end`` with each, in this thread.
+    def run(self, planned, on_end, suffix=""):
+        """Do runs one after another; call ``on_end`` with each, and begin no others after it has returned False.
 
         Args:
             suffix: of the runs' names.
         """
-        free = share_out(jobs, self._options.gpus)
-        pool = ThreadPoolExecutor(jobs, initializer=take_share, initargs=(free,))
-        try:
-            run_all(pool, planned, functools.partial(self._run_one, suffix), on_end, limit=jobs)
-        finally:
-            self._end_all(pool)
-
-    def _end_all(self, pool):
-        """End all runs; a second Ctrl-C kills their processes."""
-        self._is_ending = True
-        while True:
-            for _, child in self.children:
-                child.interrupt()
-            try:
-                pool.shutdown()
-                self._is_ending = False
+        for each in planned:
+            if on_end(each, self._run_one(each, suffix)) is False:
                 return
-            except KeyboardInterrupt:
-                continue
 
     def starts_long(self):
         """Return whether a run trained for less time than it took to start."""
         ended = [child for _, child in self.children if child.run.status in FINISHED]
         return any(2 * sum(child.run.step_seconds) < child.seconds for child in ended)
 
-    def _run_one(self, suffix, planned):
+    def _run_one(self, planned, suffix):
         options = self._options
-        variables = share_variables(has_launcher=bool(planned.launcher) and options.jobs > 1)
-        label = planned.label + suffix
         name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
-        child = SubprocessRun(planned, options.verbose, variables, name, checkpoints)
+        child = SubprocessRun(planned, options.verbose, name, checkpoints)
         self.children.append((planned, child))
-        if self._is_ending:  # this thread began while the others were interrupted
-            child.interrupt()
 
         def check(event):
             if "environment" in event:
                 _check_versions(self._known, planned, child.run.identity, options.resume)
 
-        with contextlib.suppress(KeyboardInterrupt):  # its status says so
-            run_one(child, label, self._progress, check)
+        run_one(child, planned.label + suffix, self._progress, check)
         return recorded_by(child)
-
-
-# -- the share of the machine that each of several runs gets: cores, a GPU, a port for its launcher --------------------
-
-
-class Share(NamedTuple):
-    """The cores of a run, and its environment variables."""
-
-    cores: List[int]
-    variables: Dict[str, str]
-
-
-def share_out(jobs, gpus):
-    """Return a ``Share`` for each of ``jobs`` concurrent runs; ``gpus`` has as many entries, or none."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    shares = []
-    for index in range(jobs):
-        own = cores[index * len(cores) // jobs : (index + 1) * len(cores) // jobs] or [cores[index % len(cores)]]
-        variables = {name: str(len(own)) for name in THREADS if name not in os.environ and jobs > 1}
-        variables.update({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {})
-        shares.append(Share(own if jobs > 1 else cores, variables))
-    return shares
-
-
-def take_share(shares):
-    """Assign the last of ``shares`` to this thread: the processes that it starts run on these cores."""
-    _of_thread.share = shares.pop()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, _of_thread.share.cores)
-
-
-def share_variables(has_launcher):
-    """Return the environment variables of this thread's share, for a launcher with a free port of its own."""
-    if not has_launcher:
-        return _of_thread.share.variables
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    # torchrun reads PET_MASTER_PORT in place of --master_port.
-    return dict(_of_thread.share.variables, MASTER_PORT=port, PET_MASTER_PORT=port)
 
 
 # -- the end of runs, and the file -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ The number of steps is unknown until a run has ended, unless ``--steps`` is give
 """
 
 import sys
-import threading
 import time
 
 from ..abtest.number_format import duration, number, scale
@@ -39,7 +38,7 @@ class Running:
 
 
 class Progress:
-    """Writes a line when a run ends, and the status of the runs in progress until then. Thread-safe.
+    """Writes a line when a run ends, and the status of the run in progress until then.
 
     Args:
         stream: where to write; None: stderr.
@@ -54,91 +53,71 @@ class Progress:
         self.interval = REDRAW_INTERVAL if self.redraws else LINE_INTERVAL
         self.total = steps
         self.runs, self.begun = runs, kept
-        self.running = {}  # label -> Running
+        self.running = None  # the ``Running`` in progress
         self._durations = []  # seconds of the runs that have ended
         self._shown = 0.0
-        self._lock = threading.RLock()
 
     def begin_phase(self, runs, steps):
         """Go on to other runs, which are counted and timed anew."""
-        with self._lock:
-            self.runs, self.begun, self.total, self._durations = runs, 0, steps, []
+        self.runs, self.begun, self.total, self._durations = runs, 0, steps, []
 
     def begin(self, label, run):
         """Start a run, given as the ``Run`` to which its events are applied."""
-        with self._lock:
-            self.begun += 1
-            numbered = f"{label} (run {self.begun} of {self.runs})"
-            self.running[label] = Running(numbered if self.begun <= self.runs > 1 else label, run)
-            self._shown = time.monotonic()
+        self.begun += 1
+        numbered = f"{label} (run {self.begun} of {self.runs})"
+        self.running = Running(numbered if self.begun <= self.runs > 1 else label, run)
+        self._shown = time.monotonic()
 
-    def update(self, label):
+    def update(self):
         """Show the status if it is due: the run has grown, or time has passed."""
-        with self._lock:
-            running, now = self.running[label], time.monotonic()
-            if running.first_step is None and running.step:
-                running.first_step = now
-            if now - self._shown >= self.interval:
-                self._shown = now
-                self.show()
+        now = time.monotonic()
+        if self.running.first_step is None and self.running.step:
+            self.running.first_step = now
+        if now - self._shown >= self.interval:
+            self._shown = now
+            self.show()
 
-    def end(self, label):
-        """End a run."""
-        with self._lock:
-            ended = self.running.pop(label)
-            self._durations.append(time.monotonic() - ended.start)
-            if self.total is None and ended.run.status in ("ok", "stopped"):
-                self.total = ended.step
-            print(
-                "{}{}: {}".format("\r\x1b[K" if self.redraws else "", ended.label, _ending(ended, self._durations[-1])),
-                file=self.stream,
-                flush=True,
-            )
+    def end(self):
+        """End the run."""
+        ended, seconds = self.running, time.monotonic() - self.running.start
+        self._durations.append(seconds)
+        if self.total is None and ended.run.status in ("ok", "stopped"):
+            self.total = ended.step
+        start = "\r\x1b[K" if self.redraws else ""
+        print(f"{start}{ended.label}: {_ending(ended, seconds)}", file=self.stream, flush=True)
 
     def remaining(self):
         """Return the estimated seconds until all runs have ended, or None."""
         now = time.monotonic()
-        rests = [each.remaining(self.total, now) for each in self.running.values()]
-        if None in rests or not rests:
+        rest = self.running.remaining(self.total, now)
+        if rest is None:
             return None
-        durations = self._durations + [now - each.start + rest for each, rest in zip(self.running.values(), rests)]
-        waiting = sum(durations) / len(durations) * max(0, self.runs - self.begun)
-        return max(max(rests), (sum(rests) + waiting) / len(rests))
-
-    def heading(self):
-        """Return the name of the run in progress, or how many of several have ended."""
-        if len(self.running) == 1:
-            return next(iter(self.running.values())).label
-        return f"{self.begun - len(self.running)} of {self.runs} runs"
+        durations = self._durations + [now - self.running.start + rest]
+        return rest + sum(durations) / len(durations) * max(0, self.runs - self.begun)
 
     def status(self):
         """Return the parts of the status line, the most important first."""
-        remaining = self.remaining()
+        remaining, run = self.remaining(), self.running.run
         of_all = " for all runs" if self.runs > 1 else ""
         eta = [f"ETA {duration(remaining)}{of_all}"] if remaining is not None else []
-        if len(self.running) > 1:
-            return eta + [f"{label} {self._steps(each)}" for label, each in self.running.items()]
-        running = next(iter(self.running.values()))
-        if not running.step:
+        if not self.running.step:
             return ["starting"]
-        losses = {loss_id: value for _, loss_id, value in running.run.loss[-LATEST:]}
+        losses = {loss_id: value for _, loss_id, value in run.loss[-LATEST:]}
         values = ", ".join(number(losses[loss_id]) for loss_id in sorted(losses))
         loss = ["{} {}".format("losses" if len(losses) > 1 else "loss", values)] if values else []
-        scales = [f"scale {scale(value)}" for _, _, value in running.run.scale[-1:]]
-        return [self._steps(running)] + loss + eta + scales
-
-    def _steps(self, running):
-        return f"{running.step}/{self.total}" if self.total else f"step {running.step}"
+        scales = [f"scale {scale(value)}" for _, _, value in run.scale[-1:]]
+        steps = f"{self.running.step}/{self.total}" if self.total else f"step {self.running.step}"
+        return [steps] + loss + eta + scales
 
     def show(self):
         """Write the status; elsewhere than on a terminal, that a run is starting is written only once."""
-        if len(self.running) == 1 and not self.redraws:
-            running = next(iter(self.running.values()))
+        running = self.running
+        if not self.redraws:
             if not running.step and running.is_said_to_start:
                 return
             running.is_said_to_start = True
         first, *others = self.status()
-        text, width = f"{self.heading()}: {first}", terminal.columns(80) - 1
+        text, width = f"{running.label}: {first}", terminal.columns(80) - 1
         for part in others:
             if self.redraws and len(text) + 2 + len(part) > width:
                 break

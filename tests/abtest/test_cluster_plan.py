@@ -9,26 +9,28 @@ from helpers.processes import environment
 from ampcompat.abtest import Report, to_text
 from ampcompat.abtest.report_data import Run
 from ampcompat.abtest.running import cluster_plan
-from ampcompat.abtest.running.executors import Recorded
-from ampcompat.cli import ab_command, main
+from ampcompat.abtest.running.subprocess_supervisor import SubprocessRun
+from ampcompat.cli import ab_command, ab_runs, main
 from ampcompat.errors import AmpError
 
 SERIES = ["--levels", "O0,O1", "--variant", "my own: --opt-level O1 loss_scale=8", "training.py", "--lr", "0.1"]
 
 
-def made(planned):
-    """Record a run whose losses its name determines, without training."""
-    base = sum(map(ord, planned.label)) / 1000
-    identity = dict(planned.identity(), torch="2.0", device="cpu")
-    run = Run(loss=[(step, 0, base + 1 / (step + 1)) for step in range(30)], identity=identity)
-    run.scale, run.step_seconds = [(step, 0, 1.0) for step in range(30)], [0.01] * 30
-    return Recorded(run, {"torch": "2.0", "device": "cpu"}, "")
+class MadeRun(SubprocessRun):
+    """Records a run whose losses its name determines, without training."""
+
+    def run_to_end(self, on_event):
+        base = sum(map(ord, self.planned.label)) / 1000
+        self.environment = {"torch": "2.0", "device": "cpu"}
+        identity = dict(self.planned.identity(), **self.environment)
+        self.run = Run(loss=[(step, 0, base + 1 / (step + 1)) for step in range(30)], identity=identity)
+        self.run.scale, self.run.step_seconds = [(step, 0, 1.0) for step in range(30)], [0.01] * 30
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Return the folder of a plan of O0 with its control, O1 and a variant, whose runs are made."""
-    monkeypatch.setattr(cluster_plan, "run_process", made)
+    monkeypatch.setattr(cluster_plan, "SubprocessRun", MadeRun)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "training.py").write_text("import apex.amp\n")
     assert ab_command.ab(["--plan", "runs of it", *SERIES]) == 0
@@ -55,12 +57,6 @@ def test_each_command_writes_the_record_of_one_run(folder, capsys):
 
 
 def test_the_records_together_are_the_report_of_one_go(folder, capsys, monkeypatch):
-    from ampcompat.cli import ab_runs
-
-    class MadeRun(ab_runs.SubprocessRun):
-        def run_to_end(self, on_event):
-            self.run, self.environment, self.output, self.put_back = made(self.planned)
-
     monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
     ab_command.ab(["--timing-steps", "0", "--json", "whole.json", *SERIES])
     for name in ("O1", "O0-seed-2", "my-own", "O0"):

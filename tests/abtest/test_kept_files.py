@@ -207,8 +207,7 @@ def test_a_run_that_is_about_to_open_a_file_when_another_ends_does_not_overwrite
 
 @needs_events
 @pytest.mark.skipif(not step_hooks.exist(), reason="this torch has no hooks of all optimizers: scripts without amp")
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkeypatch, jobs):
+def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkeypatch):
     script = tmp_path / "train.py"
     script.write_text(
         "import argparse, os, torch\n"
@@ -223,7 +222,7 @@ def test_the_checkpoint_of_an_earlier_training_survives_ab(old, tmp_path, monkey
         "    torch.save(model.state_dict(), out)\n"
         "os._exit(0)\n"
     )
-    command = "--levels", "O0", "--jobs", jobs, "--no-memory", "--no-diagnose", script
+    command = "--levels", "O0", "--no-memory", "--no-diagnose", script
     monkeypatch.chdir(tmp_path)
     done = forked.run(forked.ab, *command, env=environment())
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``ab``'s series of runs: variants, resumed series, several runs at once. Few tests start real processes."""
+"""``ab``'s series of runs: variants, resumed series, times. Few tests start real processes."""
 
 import argparse
 import inspect
@@ -7,9 +7,7 @@ import os
 import runpy
 import signal
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers import forked, half_kernels, precision
@@ -33,7 +31,6 @@ class MadeRun(ab_runs.SubprocessRun):
 
     begun, timed = [], []
     broken = ()  # labels of runs that fail
-    endless = ()  # labels of runs that end when they are interrupted
     took = 0.0  # seconds
     versions = {"torch": "2.0", "device": "cpu"}
 
@@ -45,8 +42,6 @@ class MadeRun(ab_runs.SubprocessRun):
         on_event({"environment": self.versions})
         self.run.loss = [(step, 0, base + 1.0 / (step + 1)) for step in range(30)]
         self.run.scale, self.run.step_seconds = [(step, 0, 1.0) for step in range(30)], [0.01] * 30
-        while label in self.endless and not self._is_interrupted:
-            time.sleep(0.01)
         if label in self.broken:
             self.run.status, self.run.error = "failed", "ValueError: made to fail"
 
@@ -110,12 +105,10 @@ def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
     assert len(Report.load(str(path)).runs["O0"].repeats) == 1
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_baseline_that_fails_ends_the_series(begun, script, capsys, monkeypatch, jobs):
+def test_a_baseline_that_fails_ends_the_series(begun, script, capsys, monkeypatch):
     monkeypatch.setattr(MadeRun, "broken", ("O0",))
-    monkeypatch.setattr(MadeRun, "endless", ("O1",))
-    assert ab_command.ab(["--jobs", jobs, "--levels", "O0,O1,O2,O3", script]) == 1
-    assert "O0" in begun and set(begun) <= set(["O0", "O1"][: int(jobs)])
+    assert ab_command.ab(["--levels", "O0,O1,O2,O3", script]) == 1
+    assert begun == ["O0"]
     assert "No advice: the baseline O0 failed, so that there is nothing to compare with." in capsys.readouterr().out
 
 
@@ -316,61 +309,26 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
     assert json.loads(json.dumps(report.runs["kept"].identity)) == report.runs["kept"].identity
 
 
-# -- several at once ---------------------------------------------------------------------------------------------------
+# -- times, and the end of a series ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "jobs, gpus, cores, expected",
-    [
-        (1, [], [0, 1, 2], [([0, 1, 2], {})]),
-        (1, ["3"], [0, 1], [([0, 1], {"CUDA_VISIBLE_DEVICES": "3"})]),
-        (2, [], [4, 5, 6], [([4], 1), ([5, 6], 2)]),
-        (3, ["0", "1", "7"], [0], [([0], 1)] * 3),
-    ],
-)
-def test_each_run_gets_its_share_of_cores_threads_and_gpus(monkeypatch, jobs, gpus, cores, expected):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores), raising=False)
-    for name in ab_runs.THREADS:
-        monkeypatch.delenv(name, raising=False)
-    for index, (share, (own, given)) in enumerate(zip(ab_runs.share_out(jobs, gpus), expected)):
-        threads = given if isinstance(given, dict) else dict.fromkeys(ab_runs.THREADS, str(given))
-        threads = dict(threads, **({"CUDA_VISIBLE_DEVICES": gpus[index]} if gpus else {}))
-        assert (share.cores, share.variables) == (own, threads)
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert all("OMP_NUM_THREADS" not in share.variables for share in ab_runs.share_out(2, []))
+def test_speeds_are_those_of_short_runs_in_turn_and_every_run_has_its_own_name(begun, script, tmp_path, monkeypatch):
+    names = []
 
-
-def test_each_launcher_has_a_port_of_its_own():
-    free = ab_runs.share_out(1, ["2"])
-    with ThreadPoolExecutor(1, initializer=ab_runs.take_share, initargs=(free,)) as pool:
-        found = [pool.submit(ab_runs.share_variables, True).result() for _ in range(2)]
-        assert pool.submit(ab_runs.share_variables, False).result() == {"CUDA_VISIBLE_DEVICES": "2"}
-    assert all(each["MASTER_PORT"] == each["PET_MASTER_PORT"] != "29500" for each in found)
-    assert all(each["CUDA_VISIBLE_DEVICES"] == "2" for each in found)
-
-
-def test_as_many_runs_as_jobs_go_on_at_once_and_rows_keep_their_order(begun, script, tmp_path, monkeypatch):
-    barrier, together, names = threading.Barrier(3, timeout=30), [], []
-
-    class Waiting(MadeRun):
+    class Named(MadeRun):
         def run_to_end(self, on_event):
             names.append(self.name)
-            if self.planned.steps is None:  # the short runs for the times are alone
-                together.append(barrier.wait())
-                time.sleep(0.1 * (2 - len(begun) % 3))
             super().run_to_end(on_event)
             self.run.step_seconds = [0.01 if self.planned.steps is None else 0.5] * 30
 
-    monkeypatch.setattr(ab_runs, "SubprocessRun", Waiting)
-    path = tmp_path / "report.json"
-    assert ab_command.ab(["--jobs", "3", "--levels", "O0,O1,O2,O3,O4", "--json", str(path), script]) == 0
+    monkeypatch.setattr(ab_runs, "SubprocessRun", Named)
+    path, rows = tmp_path / "report.json", ["O0", "O1", "O2", "O3", "O4"]
+    assert ab_command.ab(["--levels", ",".join(rows), "--json", str(path), script]) == 0
     report = Report.load(str(path))
-    assert sorted(together) == [0, 0, 1, 1, 2, 2]
-    assert list(report.runs) == ["O0", "O1", "O2", "O3", "O4"] and len(report.runs["O0"].repeats) == 1
-    rows = ["O0", "O1", "O2", "O3", "O4"]
-    assert MadeRun.timed == rows + rows[::-1] + rows  # alone and in turn, for the times
+    assert list(report.runs) == rows and len(report.runs["O0"].repeats) == 1
+    assert MadeRun.timed == rows + rows[::-1] + rows
     assert len(set(names)) == len(names) == 6 + 15  # so that no run finds files of another under {run}
-    assert summary.seconds_per_step(report.runs["O1"]) == 0.5 and report.environment["jobs"] == 3
+    assert summary.seconds_per_step(report.runs["O1"]) == 0.5
 
 
 def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_row_lacks(
@@ -396,14 +354,7 @@ def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_r
     assert timed == ["O0", "O1", "O2", "O2", "O1", "O0", "O0", "O1", "O2"]
 
 
-def test_without_short_runs_there_is_no_column_of_speeds(begun, script, capsys):
-    assert ab_command.ab(["--jobs", "2", "--timing-steps", "0", "--levels", "O0,O1", script]) == 0
-    printed = capsys.readouterr().out
-    assert "speed" not in printed and "ms/step" not in printed and begun.count("O0") == 1
-    assert "Which is fastest is not known: no step times could be compared" in printed
-
-
-def test_ctrl_c_ends_all_runs_and_what_is_finished_is_written(script, tmp_path):
+def test_ctrl_c_ends_the_series_and_what_is_finished_is_written(script, tmp_path):
     with open(script, "w") as file:
         file.write(
             "import os, sys, time, torch\n"
@@ -418,26 +369,11 @@ def test_ctrl_c_ends_all_runs_and_what_is_finished_is_written(script, tmp_path):
             "    time.sleep(0.01)\n"
         )
     saved, marker = tmp_path / "report.json", str(tmp_path / "begun")
-    command = "--jobs", "2", "--levels", "O0", "--repeats", "3", "--no-memory", "--json", saved, script, marker
-    # The marker of the third run: the first has ended.
-    done = forked.run(forked.ab, *command, interrupt_at=marker + "2000006")
+    command = "--levels", "O0", "--repeats", "3", "--no-memory", "--json", saved, script, marker
+    done = forked.run(forked.ab, *command, interrupt_at=marker + "1000003")  # the second run has begun
     assert done.returncode == 130, done.stderr
     run = Report.load(str(saved)).runs["O0"]
-    assert [each.status for each in [run] + run.repeats] == ["ok", "interrupted", "interrupted"]
-
-
-def test_losses_of_runs_side_by_side_are_those_of_a_series(tmp_path, monkeypatch):
-    reports = []
-    for jobs in ("1", "2"):
-        saved = tmp_path / (jobs + ".json")
-        options = ("--jobs", jobs, "--timing-steps", "0", "--levels", "O1", "--no-control", "--json", saved)
-        command = options + (os.path.join(SCRIPTS, "overflow.py"),)
-        done = forked.run(forked.ab, *command, env=environment(**half_kernels.stand_in()))
-        assert done.returncode == 0, done.stderr
-        reports.append(Report.load(str(saved)))
-    serial, together = reports
-    assert repr([run.loss for run in together.runs.values()]) == repr([run.loss for run in serial.runs.values()])
-    assert list(together.runs) == list(serial.runs) == ["O0", "O1"]
+    assert [each.status for each in [run] + run.repeats] == ["ok", "interrupted"]
 
 
 def test_options_that_exclude_each_other_exist():

@@ -47,7 +47,7 @@ def record(live, label, losses=(2.0, 1.9, 1.8)):
     for step, loss in enumerate(losses):
         run.loss.append((step, 0, loss))
         run.step_seconds.append(0.01)
-        live.update(label)
+        live.update()
     return run
 
 
@@ -67,9 +67,9 @@ def test_the_page_grows_with_the_runs_and_its_version_with_it(live):
 
 def test_a_run_that_has_ended_is_shown_as_it_ended_and_short_runs_are_not(live):
     record(live, "O0").status = "finished"
-    live.end("O0")
+    live.end()
     record(live, "O0 timing 1", losses=[7.5])
-    live.end("O0 timing 1")
+    live.end()
     text = get(live)[1]
     assert "[2.0, 1.9, 1.8]" in text and "runs now" not in text
     assert "7.5" not in text.partition('id="chart-loss-0"')[2].partition("</script>")[0]
@@ -78,9 +78,9 @@ def test_a_run_that_has_ended_is_shown_as_it_ended_and_short_runs_are_not(live):
 def test_everything_is_handed_on_to_what_shows_progress(live):
     record(live, "O0")
     live.begin_phase(3, 20)
-    assert live.running["O0"].step == 3 and (live.runs, live.total) == (3, 20)
-    live.end("O0")
-    assert live.running == {} and "O0: 3 steps in" in live.stream.getvalue()
+    assert live.running.step == 3 and (live.runs, live.total) == (3, 20)
+    live.end()
+    assert "O0: 3 steps in" in live.stream.getvalue()
 
 
 def test_runs_that_the_report_has_already_are_shown():

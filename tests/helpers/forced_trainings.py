@@ -73,7 +73,7 @@ def assert_accepted(script, folder, monkeypatch, *arguments):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests.parent), str(tests)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, file = tests / "clients" / "new_trainers" / "scripts" / script, folder / "report.json"
-    options = ["--levels", "O0,O5", "--timing-steps", "0", "--no-memory", "--jobs", "2", "--json", str(file)]
+    options = ["--levels", "O0,O5", "--timing-steps", "0", "--no-memory", "--json", str(file)]
     assert main(["ab", *options, str(path), *map(str, arguments)]) == 0
     report = Report.load(file)
     assert {name: each.kind for name, each in judge(report).items()} == {

@@ -1,6 +1,6 @@
 """Kill a series of ``ab`` at random moments, resume it each time, and compare it with one that was not interrupted.
 
-    python tests/scripts/kill_and_resume.py [--moments 20] [--levels O0,O2] [--repeats 4] [--jobs 1] [--seed 0]
+    python tests/scripts/kill_and_resume.py [--moments 20] [--levels O0,O2] [--repeats 4] [--seed 0]
 
 Prints a row for each moment, and exits with 1 if a loss differs, or a run that was in the file was begun again.
 """
@@ -73,7 +73,6 @@ def main(arguments=None, start=subprocess.Popen):
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--levels", default="O0,O2")
     parser.add_argument("--repeats", default="4")
-    parser.add_argument("--jobs", default="1")
     parser.add_argument("--seed", type=int, default=0)
     stated = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +91,7 @@ def _main(stated, folder, draws, start_command):
     if process.wait() != 0:
         return 1
     duration, count, twice = time.monotonic() - start, len(finished(whole)), 0
-    command = common + (["--jobs", stated.jobs] if stated.jobs != "1" else []) + ["--resume", path, script, begun]
+    command = common + ["--resume", path, script, begun]
     print("moment  killed after  runs in the file  begun since  begun again")
     for moment in range(stated.moments + 1):
         seconds = draws.uniform(0, 1.5 * duration / count) if moment < stated.moments else None

@@ -26,9 +26,6 @@ EMULATED_SCRIPTS = (
     "times say nothing about a GPU."
 )
 
-SIDE_BY_SIDE = (
-    "Runs were done concurrently; speed and samples/s are those of short runs of each level, alone, or are missing."
-)
 ONCE = "The speed of {} comes from a single round, so it has no interval."
 
 
@@ -256,8 +253,6 @@ def _remarks(report, rows):
     measured = [row.to_target for row in rows.values() if row.to_target is not None]
     if time_to_target.given_to(report) and measured and not any(each.is_reached for each in measured):
         remarks.append(f"No level reached the target, {time_to_target.describe(report)}.")
-    if report.environment.get("jobs", 1) != 1 and any(row.speed for row in rows.values()):
-        remarks.append(SIDE_BY_SIDE)
     once = [row.level for row in rows.values() if row.speed and row.interval is None]
     if once:
         remarks.append(ONCE.format(", ".join(once)))

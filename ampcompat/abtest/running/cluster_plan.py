@@ -14,7 +14,8 @@ from ...support import files
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
 from ..report_data import NOT_RUN, Report, label_of
-from .executors import add_recorded, run_process
+from .recorded_runs import add_recorded, recorded_by
+from .subprocess_supervisor import SubprocessRun
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
 
@@ -61,7 +62,9 @@ def run_planned(folder, name):
     found = [planned for planned, _ in runs if planned.file_name == name + ".json"]
     if not found:
         raise AmpError(f"{os.path.join(folder, PLAN)} plans no run {name!r}.")
-    add_recorded(report, [], found[0], run_process(found[0]))
+    child = SubprocessRun(found[0])
+    child.run_to_end(lambda event: None)
+    add_recorded(report, [], found[0], recorded_by(child))
     report.save(os.path.join(folder, found[0].file_name))
     return report.run_of(found[0].level, found[0].repeat)
 

@@ -1,10 +1,6 @@
 """Trains at each level and records it. A level that fails is a row of the report, not an exception."""
 
 import functools
-import os
-import shlex
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from ... import opt_levels
@@ -17,12 +13,10 @@ from ..recording.forced_run import RunOptions, device_name, environment, recorde
 from ..recording.recorder import Recorder
 from ..recording.runs_in_progress import keeping
 from ..report_data import Report, planned_runs
-from . import executors, seeding
+from . import seeding
+from .recorded_runs import Recorded, add_recorded, ends_series
 
 LEVELS = ("O0", "O1", "O2", "O3")
-
-#: Sessions belong to a process, so its threads train one after another.
-_one_at_a_time = threading.RLock()
 
 
 def compare(
@@ -38,14 +32,12 @@ def compare(
     verbosity=0,
     diagnose=True,
     memory=True,
-    executor=None,
 ):
     """Train once per opt level, with the same seeds, and report how the levels differ.
 
     Args:
         train: called as ``train(level)``; creates its model and data, calls ``amp.initialize`` and trains. The level
-            overrides the ``opt_level`` that it passes. Or a script and its arguments, such as ``["train.py", "--lr",
-            "0.1"]``, which is run in processes, as by ``ampcompat ab``.
+            overrides the ``opt_level`` that it passes.
         levels: the levels to run, in this order.
         baseline: the level that the others are compared with; run first if it is not in ``levels``.
         steps: end each run after this many optimizer steps; None lets it end by itself.
@@ -57,8 +49,6 @@ def compare(
         verbosity: of amp's messages.
         diagnose: explain skipped steps, which slows small networks down.
         memory: measure memory in a few steps of each run, which slows these steps down.
-        executor: does the runs concurrently: a ``concurrent.futures.Executor``, ``Client.get_executor()`` of Dask, an
-            executor of submitit, or any other object with such a ``submit`` method. A function must be picklable by it.
 
     Returns:
         A ``Report``. A level that raised an error is in it with ``status`` "failed". The state of the random
@@ -67,8 +57,7 @@ def compare(
     Raises:
         AmpError: a session is open already, an unknown level, steps or repeats below 1.
     """
-    is_script = isinstance(train, (list, tuple))
-    if not is_script and not callable(train):
+    if not callable(train):
         raise AmpTypeError(f"compare expected a function train(level), not {type(train).__name__}.")
     levels = [levels] if isinstance(levels, str) else list(levels)
     for level in levels + [baseline]:
@@ -77,47 +66,27 @@ def compare(
     _check_count("steps", 1 if steps is None else steps)
     options = {"backend": backend, "dtypes": dtypes, "verbosity": verbosity, "diagnose": diagnose, "memory": memory}
     RunOptions(**options)  # which checks them
-    command = [str(each) for each in train] if is_script else []
-    known = {
-        "script": " ".join(map(shlex.quote, command)) or None,
-        "dtypes": dtypes,
-        "seed": seed,
-        "diagnose": diagnose,
-    }
+    known = {"dtypes": dtypes, "seed": seed, "diagnose": diagnose}
     report = Report({name: value for name, value in known.items() if value is not None}, baseline)
-    common = PlannedRun("", command, seed=seed, steps=steps, options=options, folder=os.getcwd() if command else None)
+    common = PlannedRun("", [], seed=seed, steps=steps, options=options)
     runs = planned_runs(levels, baseline, repeats, control)
-    planned = [replace(common, level=level, repeat=repeat, opt_level=level) for level, repeat in runs]
-    _do(report, planned, executors.run_process if is_script else functools.partial(run_function, train), executor)
+    rows = list(dict.fromkeys(level for level, _ in runs))
+    for level, repeat in runs:
+        planned = replace(common, level=level, repeat=repeat, opt_level=level)
+        recorded = _run(train, planned, report.checkpoints())
+        add_recorded(report, rows, planned, recorded)
+        if ends_series(report, planned, recorded.run):
+            break
     advice.advise(report)
     return report
 
 
-def _do(report, planned, function, executor):
-    """Add every run to ``report``, done by an executor; without one, one by one: functions in this thread."""
-    rows = list(dict.fromkeys(each.level for each in planned))
-
-    def on_end(each, recorded):
-        executors.add_recorded(report, rows, each, recorded)
-        return not executors.ends_series(report, each, recorded.run)
-
-    if executor is not None:
-        executors.run_all(executor, planned, function, on_end)
-    elif planned[0].command:
-        with ThreadPoolExecutor(1) as pool:
-            executors.run_all(pool, planned, function, on_end, limit=1)
-    else:
-        for each in planned:
-            if not on_end(each, function(each, report.checkpoints())):
-                break
-
-
-def run_function(train, planned, checkpoints=()):
-    """Do a ``PlannedRun`` of a function in this process, after those of other threads, and return what it ``Recorded``.
+def _run(train, planned, checkpoints):
+    """Do a ``PlannedRun`` of a function, and return what it ``Recorded``.
 
     ``checkpoints``: those of the series' other runs, as ``Report.checkpoints`` returns them.
     """
-    with _one_at_a_time, seeding.restored():
+    with seeding.restored():
         if process_state.current() is not None:
             raise AmpError("A session is open already. Call compare outside its block, or ampcompat.reset() before.")
         recorder, options = Recorder(planned.steps), RunOptions(**planned.options)
@@ -130,7 +99,7 @@ def run_function(train, planned, checkpoints=()):
                 recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
-    return executors.Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "", put_back)
+    return Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "", put_back)
 
 
 def _check_count(name, value):

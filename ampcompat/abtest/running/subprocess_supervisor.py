@@ -66,17 +66,16 @@ class SubprocessRun:
     Args:
         planned: a ``PlannedRun``.
         shows_output: print the script's output instead of collecting it.
-        variables: environment variables that are not part of the run, such as the number of a GPU.
         name: what replaces ``{run}`` in the script's arguments; the name of the planned run, if it is None.
         checkpoints: those of the series' other runs, as ``Report.checkpoints`` returns them.
         module: the module whose ``main`` does the run in the child process; None: ``subprocess_child``.
     """
 
-    def __init__(self, planned, shows_output=False, variables=None, name=None, checkpoints=(), module=None):
+    def __init__(self, planned, shows_output=False, name=None, checkpoints=(), module=None):
         self.planned = planned
         self.name = name or planned.name
         self._checkpoints = dict(checkpoints)
-        self._given, self._module = variables or {}, module
+        self._module = module
         self.run = Run(identity=planned.identity())
         self.environment = {}
         self.output = ""
@@ -85,14 +84,13 @@ class SubprocessRun:
         self.put_back = self._in_progress.put_back
         self._shows_output = shows_output
         self._has_ended = False
-        self._is_interrupted = False
         self._process = None
 
     def run_to_end(self, on_event):
         """Run to the end; call ``on_event`` with every event, and with None from time to time.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C, or ``interrupt``; the child has ended, and ``run`` has what was recorded.
+            KeyboardInterrupt: Ctrl-C; the child has ended, and ``run`` has what was recorded.
         """
         with tempfile.TemporaryDirectory(prefix="ampcompat-ab-") as folder, self._in_progress:
             reader = EventReader(os.path.join(folder, "events"))
@@ -113,12 +111,6 @@ class SubprocessRun:
                     raise
                 finally:
                     self.output = _tail(output)
-
-    def interrupt(self):
-        """End the run soon, like Ctrl-C; for other threads. The second call ends its process immediately."""
-        if self._is_interrupted and self._process is not None:
-            self._process.kill()
-        self._is_interrupted = True
 
     def _open(self, folder, output):
         planned = self.planned
@@ -151,15 +143,13 @@ class SubprocessRun:
             path = [entry for entry in told["PYTHONPATH"].split(os.pathsep) if entry != ROOT]
             told["PYTHONPATH"] = os.pathsep.join([folder] + path)
         told["PYTHONHASHSEED"] = str(self.planned.seed % 2**32)
-        return {**os.environ, **told, **self._given, **self.planned.environment}
+        return {**os.environ, **told, **self.planned.environment}
 
     def _follow(self, process, reader, on_event):
         begin = time.monotonic()
         ended, timeout = None, self.planned.timeout
         while process.poll() is None:
             time.sleep(POLL_INTERVAL)
-            if self._is_interrupted:
-                raise KeyboardInterrupt
             self._read_events(reader, on_event)
             now = time.monotonic()
             ended = ended or (now if self._has_ended else None)
@@ -203,13 +193,13 @@ def run_one(child, label, progress, on_event=None):
     def show(event):
         if event is not None and on_event is not None:
             on_event(event)
-        progress.update(label)
+        progress.update()
 
     progress.begin(label, child.run)
     try:
         child.run_to_end(show)
     finally:
-        progress.end(label)
+        progress.end()
     return child
 
 
