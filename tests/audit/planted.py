@@ -209,24 +209,48 @@ def rotating(how, length=300):
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), autocast=torch.bfloat16)
 
 
-def underflowing(scale, dtype=torch.float16):
-    """Train under float16 autocast with tiny gradients, with a scaler of this scale, or none."""
+def underflowing(scale, dtype=torch.float16, weight=1e-5, clip=None, weights=torch.float32):
+    """Train with tiny gradients under autocast, or with half ``weights``, with a scaler of this scale, or none."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(weights)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
-    weight = 1e-5
     for _ in range(STEPS):
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=dtype):
-            loss = (model(torch.randn(8, 16)).float() * weight).sum()
+        with torch.autocast("cpu", dtype=dtype, enabled=weights is torch.float32):
+            loss = (model(torch.randn(8, 16).to(weights)).float() * weight).sum()
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         if scaler is None:
-            loss.backward()
             optimizer.step()
         else:
-            scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+
+
+def scaled_by_hand(scale):
+    """Train under float16 autocast with a loss that is multiplied by ``scale``, and gradients divided by it."""
+    model = mlp(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.randn(8, 16)).float().pow(2).mean() * 1e-3
+        (loss * scale).backward()
+        for param in model.parameters():
+            param.grad /= scale
+        optimizer.step()
+
+
+def adversaries():
+    """Train two bfloat16 models in turn, each of which keeps its gradients while the other has its backward pass."""
+    pairs = [(model, torch.optim.SGD(model.parameters(), lr=0.5)) for model in (mlp(), mlp())]
+    for _ in range(STEPS):
+        for model, optimizer in pairs:
+            optimizer.zero_grad()
+            model(torch.randn(8, 16).bfloat16()).float().pow(2).mean().backward()
+            optimizer.step()
 
 
 def changing_dtype(is_restored, comes_back=False, dtype=torch.bfloat16):

@@ -151,6 +151,11 @@ def test_regions_that_ask_what_torch_supports_are_not_the_scripts():
 def test_sums_of_half_gradients_are_a_note():
     assert "half_accumulation" in notes(audited(lambda: planted.accumulating(HALF)))
     assert "half_accumulation" not in notes(audited(lambda: planted.accumulating(FULL)))
+    assert notes(audited(planted.adversaries)) == ["half_weights"]
+
+
+def test_a_loss_that_is_scaled_by_hand_is_right():
+    assert audited(lambda: planted.scaled_by_hand(1024.0))["findings"] == []
 
 
 ASKS_NOT = (["--fp16", "false"], ["--fp16=no"], ["--mixed_precision", "no"], ["--dtype", "float32"], ["--lr", "16"])

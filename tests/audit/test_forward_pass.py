@@ -1,5 +1,6 @@
 """What is seen of a forward pass: dtypes at the borders of layers, and casts to float32 that autocast undoes."""
 
+import contextlib
 import inspect
 
 import pytest
@@ -144,3 +145,28 @@ def test_functions_that_are_compiled_are_not_compiled_again(compiler_forgets):
     report = audited(compiled, None)
     assert len(graphs) == 1 and report["dtypes"]["activations"] is None
     assert dict(audit_text.dtypes(report["dtypes"]))["activations"] == "not seen: functions are compiled"
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
+def test_a_compiled_step_has_no_part_of_the_audit_in_its_graphs(compiler_forgets):
+    def graphs(context):
+        torch._dynamo.reset()
+        found = []
+
+        def backend(graph, inputs):
+            found.append(len(graph.graph.nodes))
+            return graph.forward
+
+        model = mlp(HALF)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+        step = torch.compile(optimizer.step, backend=backend)
+        with context:
+            for _ in range(3):
+                model(torch.randn(8, 16).to(HALF)).float().pow(2).mean().backward()
+                step()
+                optimizer.zero_grad()
+        return found
+
+    audit = Audit([])
+    assert graphs(audit) == graphs(contextlib.nullcontext())
+    assert [each["kind"] for each in audit.wrong] == ["lost_updates"]

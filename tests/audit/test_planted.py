@@ -120,6 +120,18 @@ RUNS = {
         of(planted.kept_average, HALF, "lerp_", decay=0.1),
     ),
     "no scaler": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, 2.0**16)),
+    "no scaler, clipped gradients": Run(
+        "no_scaler", of(planted.underflowing, None, clip=1e-6), of(planted.underflowing, None, HALF, clip=1e-6)
+    ),
+    "no scaler, gradients of 0": Run(
+        "no_scaler", of(planted.underflowing, None, weight=1e-9), of(planted.underflowing, 2.0**16, weight=1e-9)
+    ),
+    "float16 weights, gradients of 0": Run(
+        "no_scaler",
+        of(planted.underflowing, None, weight=1e-9, weights=FLOAT16),
+        of(planted.underflowing, None, weight=1e-9, weights=torch.float64),
+    ),
+    "no scaler, or by hand": Run("no_scaler", of(planted.underflowing, None), of(planted.scaled_by_hand, 1024.0)),
     "no scaler, or bfloat16": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, None, HALF)),
     "clipped norm": Run("clipped_scaled", of(clipping, "scaled", "norm"), of(clipping, "unscaled", "norm")),
     "clipped values": Run("clipped_scaled", of(clipping, "scaled", "value"), of(clipping, "unscaled", "value")),

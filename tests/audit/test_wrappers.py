@@ -1,9 +1,12 @@
 """Optimizers with another one, or masters, inside: a step is one step, and repeating it changes nothing of them."""
 
+import planted
 import pytest
 import torch
 from planted import mlp, train
 
+import ampcompat.tools.audit.audit as audit_module
+from ampcompat.support.live_objects import all_objects
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.audit.audit import Audit
 
@@ -92,3 +95,35 @@ def test_a_step_that_raised_contains_no_later_ones():
         train(model, torch.optim.AdamW(model.parameters(), lr=1e-4), steps=5)
     assert audit.report()["steps"] == 5
     assert [each["text"].split()[0] for each in audit.wrong] == ["AdamW"]
+
+
+def test_an_optimizer_for_each_param_is_one_finding_and_modules_are_looked_for_once(monkeypatch):
+    looks = []
+    monkeypatch.setattr(audit_module, "all_objects", lambda *classes: looks.append(1) or all_objects(*classes))
+    model = mlp()
+    optimizers = {param: torch.optim.AdamW([param], lr=1e-5) for param in model.parameters()}
+
+    def step(param):
+        optimizers[param].step()
+        param.grad = None
+
+    for param in optimizers:
+        param.register_post_accumulate_grad_hook(step)
+    with Audit([]) as audit:
+        for _ in range(planted.STEPS):
+            model(torch.randn(8, 16).bfloat16()).float().pow(2).mean().backward()
+    (found,) = audit.wrong
+    assert {each["name"] for each in found["layers"]} >= {"0.weight", "1.weight", "2.weight"}
+    assert f"After {planted.STEPS} steps" in found["text"] and len(looks) == 1
+
+
+def test_optimizers_that_are_made_anew_are_one_finding_about_all_steps():
+    model = mlp()
+    first = {name: param.detach().clone() for name, param in model.named_parameters()}
+    with Audit([]) as audit:
+        for _ in range(3):
+            train(model, torch.optim.AdamW(model.parameters(), lr=1e-4), steps=6)
+    (found,) = audit.wrong
+    unmoved = {name: int((param == first[name]).sum()) for name, param in model.named_parameters()}
+    assert {each["name"]: each["unmoved"] for each in found["layers"]}.items() <= unmoved.items()
+    assert "After 18 steps" in found["text"]

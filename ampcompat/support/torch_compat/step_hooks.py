@@ -48,7 +48,8 @@ def _once(hook):
         if running().count(optimizer) < 2:
             hook(optimizer, args, kwargs)
 
-    return called
+    # A step that the script compiles would have the hook in its graphs.
+    return torch.compiler.disable(called) if features.is_version_within(oldest="2.1") else called
 
 
 def running():

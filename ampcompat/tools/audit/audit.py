@@ -22,9 +22,6 @@ from .weight_updates import HALF, PERIOD, WINDOW, WeightUpdates
 
 OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optimizer's step; this is {}."
 
-#: The step after which the modules of the process are looked at: a script may make its average after its first step.
-_LOOK = 2
-
 
 def audit(argv: Optional[Sequence[str]] = None) -> "Audit":
     """Observe the training in a ``with`` block, as it is, and say what its precision does to it.
@@ -56,7 +53,8 @@ class Audit:
         self._new = []  # optimizers whose models are not noted
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
-        self._calls, self._gradients, self._forward = ScriptCalls(), StepGradients(), ForwardPasses()
+        self._calls, self._gradients = ScriptCalls(self._before_clip), StepGradients()
+        self._forward = ForwardPasses()
         self._sums = RankSums()
         self._names, self._buffers = {}, {}  # param -> name; id -> buffer
         self._masters = {}  # amp's master, which its optimizer has -> the model's param
@@ -82,9 +80,17 @@ class Audit:
             self._new.append(optimizer)
             self._argv = sys.argv[1:] if self._argv is None else self._argv
         self._calls.before_step(optimizer)
-        is_float16 = torch.float16 in self._calls.regions or _has_float16(optimizer)
-        self._gradients.before_step(optimizer, are_counted=is_float16 and self._calls.scaled is None)
+        self._gradients.before_step(optimizer)
+        self._count_gradients(optimizer)
         self._updates.before_step(optimizer)
+
+    def _before_clip(self):
+        for watched in self._updates.optimizers():
+            self._count_gradients(watched.optimizer)
+
+    def _count_gradients(self, optimizer):
+        if self._calls.scaled is None and (torch.float16 in self._calls.regions or _has_float16(optimizer)):
+            self._gradients.count(optimizer)
 
     def _note_models(self):
         """Note names, buffers and averages now: when the run has ended, the script's models may be gone."""
@@ -107,7 +113,8 @@ class Audit:
 
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
-        if self._new and self._updates.steps >= _LOOK:
+        self._gradients.after_step(optimizer)
+        if self._new and self._updates.has_stepped_again(optimizer):
             self._forward.begin(self._note_models(), optimizer)
         self._averages.compare(begins=self._updates.steps % PERIOD < WINDOW)
 
@@ -136,10 +143,10 @@ class Audit:
 
     def _findings(self):
         has_half = bool(self._calls.regions or self._gradients.dtypes & set(HALF))
-        for watched in self._updates.optimizers():
+        for watched in self._updates.alike():
             params = watched.params()
             has_half = has_half or bool(params)
-            yield from findings.of_optimizer(watched, params, self._names)
+            yield from findings.of_optimizers(watched, params, self._names)
         yield from findings.average_stands_still(*self._averages.standing_still())
         yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
@@ -151,7 +158,8 @@ class Audit:
         state, trained = {}, set()
         for watched in self._updates.optimizers():
             trained.update(watched.all_params())
-            for name, dtypes in watched.state_dtypes().items():
+        for alike in self._updates.alike():
+            for name, dtypes in alike.state_dtypes().items():
                 state.setdefault(name, set()).update(dtypes)
         return {
             "weights": _elements({**self._names, **dict.fromkeys(trained - self._masters.keys())}),

@@ -64,11 +64,11 @@ class AuditFinding(NamedTuple):
     layers: List[Layer] = []
 
 
-def of_optimizer(watched, params, names):
-    """Yield the findings about the params and the state of an optimizer.
+def of_optimizers(watched, params, names):
+    """Yield the findings about the params and the state of optimizers.
 
     Args:
-        watched: a ``WatchedOptimizer``.
+        watched: the ``OptimizersAlike``.
         params: what its ``params()`` returned.
         names: ``{param: name}``.
     """
@@ -79,11 +79,11 @@ def of_optimizer(watched, params, names):
     yield from _rounded_state(watched, params, names)
     if watched.dtypes_before:
         yield _changed_dtypes(watched, names)
-    dtype = watched.rounded.dtype()
-    if dtype is not None:
+    rounded = watched.rounded()
+    if rounded is not None:
         text = (
-            f"The float32 weights that {type(watched.optimizer).__name__} trains, such as "
-            f"{names.get(watched.rounded.param, '?')}, were rounded to {dtype_name(dtype)} between steps."
+            f"The float32 weights that {watched.kind} trains, such as {names.get(rounded[0], '?')}, were rounded to "
+            f"{dtype_name(rounded[1])} between steps."
         )
         yield AuditFinding("rounded_weights", True, text, _CAST_A_COPY)
 
@@ -91,7 +91,7 @@ def of_optimizer(watched, params, names):
 def _lost_updates(watched, params, names):
     dtype = dtype_name(next(iter(params)).dtype)
     level = _LEVELS[next(iter(params)).dtype]
-    kind = type(watched.optimizer).__name__
+    kind = watched.kind
     if watched.problem is not None and not watched.compared:
         text = (
             f"{kind} updates {dtype} weights; its steps could not be repeated in float32 ({watched.problem}). "
@@ -123,7 +123,7 @@ def _lost_updates(watched, params, names):
 
 def _lost(watched, params, behind, names):
     """Return the finding of params whose updates are lost; ``behind``: the ``ParamUpdates`` of these."""
-    dtype, kind = next(iter(params)).dtype, type(watched.optimizer).__name__
+    dtype, kind = next(iter(params)).dtype, watched.kind
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
     text = (
@@ -153,7 +153,7 @@ def _lost_decay(watched, dtype, level):
     share = watched.lost_decay()
     if share is not None and share > STILL:
         text = (
-            f"{type(watched.optimizer).__name__}'s weight decay has no effect: {dtype} weights times "
+            f"{watched.kind}'s weight decay has no effect: {dtype} weights times "
             f"1 - lr * weight_decay are rounded to what they were ({number_format.share(share)} of all elements)."
         )
         yield AuditFinding("lost_decay", True, text, "Keep float32 masters, which decay.", level)
@@ -176,7 +176,8 @@ def _share_unmoved(params):
 
 def _more_bytes(watched, params):
     """Return the bytes of float32 masters, and what gradients and the state take more in float32."""
-    state = [value for param in params for value in watched.optimizer.state.get(param, {}).values()]
+    states = watched.state()
+    state = [value for param in params for value in states.get(param, {}).values()]
     tensors = [each for each in state if isinstance(each, torch.Tensor) and each.dtype in _LEVELS]
     return 6 * sum(each.numel for each in params.values()) + 2 * sum(each.numel() for each in tensors)
 
@@ -189,19 +190,19 @@ def _rounded_state(watched, params, names):
                 zeros.setdefault(name, []).append((share, names.get(param, "?"), updates.numel, param))
     for name, found in zeros.items():
         share, layer, numel, param = max(found, key=lambda each: each[:2])
-        dtype = dtype_name(watched.optimizer.state[param][name].dtype)
+        dtype = dtype_name(watched.state()[param][name].dtype)
         text = (
-            f"{type(watched.optimizer).__name__}'s {name} is {dtype} and rounds to 0 where float32 does not: in "
+            f"{watched.kind}'s {name} is {dtype} and rounds to 0 where float32 does not: in "
             f"{len(found)} params, worst {layer} ({number_format.share(share)})."
         )
         yield AuditFinding("rounded_state", True, text, _KEEP_STATE, _LEVELS.get(param.dtype))
 
 
 def _rounded_eps(watched, dtype):
-    for group in watched.optimizer.param_groups:
+    for group in watched.groups():
         eps = group.get("eps")
         if isinstance(eps, float) and eps > 0 and float(torch.tensor(eps).to(dtype)) == 0:
-            text = f"{type(watched.optimizer).__name__}'s eps {eps:g} is 0 in {dtype_name(dtype)}: it divides by 0."
+            text = f"{watched.kind}'s eps {eps:g} is 0 in {dtype_name(dtype)}: it divides by 0."
             yield AuditFinding("rounded_eps", True, text, _KEEP_STATE, _LEVELS[dtype])
             return
 
@@ -210,7 +211,7 @@ def _changed_dtypes(watched, names):
     changed = watched.dtypes_before
     param = next(iter(changed))
     text = (
-        f"{len(changed)} params that {type(watched.optimizer).__name__} trains changed their dtype between steps: "
+        f"{len(changed)} params that {watched.kind} trains changed their dtype between steps: "
         f"{names.get(param, '?')} was {dtype_name(changed[param])} and is {dtype_name(param.dtype)}. The optimizer's "
         "state is of the earlier dtype, and rounded weights stay rounded."
     )
@@ -246,9 +247,10 @@ def undone_casts(casts):
 
 def autocast_and_scaler(calls, gradients):
     """Yield findings about autocast regions and ``GradScaler``."""
-    share = gradients.float16_underflow() if calls.scaled is None else None
-    if share is not None:
-        elements = f"{number_format.share(share)} of the gradients' elements are subnormal in float16"
+    underflow = gradients.float16_underflow() if calls.scaled is None else None
+    if underflow is not None:
+        what, share = underflow
+        elements = f"{number_format.share(share)} of the gradients' elements are {what} in float16"
         text = f"float16 without a loss scale: {elements}"
         remedy = "Scale the loss with torch.amp.GradScaler, or use bfloat16, which needs no scale."
         yield AuditFinding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")

@@ -8,6 +8,7 @@ import torch
 
 from ...support.script_frames import script_line
 from ...support.tensor_lists import have_gradients
+from ...support.torch_compat.features import version_of
 from ...trace.values import dense_values
 from .weight_updates import HALF
 
@@ -18,6 +19,9 @@ _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 class ScriptCalls:
     """Counts the calls while it ``watch``es. Each place is the ``(file, line)`` of the script.
 
+    Args:
+        before_clip: is called before gradients are clipped.
+
     Attributes:
         regions: ``{dtype: place}`` of the first enabled autocast region of each dtype.
         passes: the number of backward passes.
@@ -27,7 +31,8 @@ class ScriptCalls:
         accumulated: the place of the first backward pass that added to half gradients, or None.
     """
 
-    def __init__(self):
+    def __init__(self, before_clip):
+        self._before_clip = before_clip
         self.regions, self.within_autocast = {}, {}
         self.passes, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
         self._open = threading.local()  # .regions: the dtypes of the enabled regions that are open in a thread
@@ -52,6 +57,9 @@ class ScriptCalls:
         if self.accumulated is None:
             params = [param for group in optimizer.param_groups for param in group["params"]]
             self._params.update((id(param), param) for param in params if param.dtype in HALF)
+
+    def _may_add_up(self):
+        return self.accumulated is None and have_gradients(self._params.values())
 
     def _dtype_of_region(self):
         regions = getattr(self._open, "regions", None)
@@ -91,9 +99,12 @@ class ScriptCalls:
         def watched(tensors, *args, **kwargs):
             self.passes += 1
             self._note_within("backward")
-            if self.accumulated is None and have_gradients(self._params.values()):
+            held = [param for param in self._params.values() if param.grad is not None] if self._may_add_up() else ()
+            held = [(param, param.grad, version_of(param.grad)) for param in held]
+            result = backward(tensors, *args, **kwargs)
+            if any(param.grad is grad and version_of(grad) != version for param, grad, version in held):
                 self.accumulated = script_line()
-            return backward(tensors, *args, **kwargs)
+            return result
 
         return watched
 
@@ -118,6 +129,7 @@ class ScriptCalls:
     def _clip(self, clip):
         @functools.wraps(clip)
         def watched(*args, **kwargs):
+            self._before_clip()
             if self._pending and self.clipped_scaled is None:
                 self.clipped_scaled = script_line()
             return clip(*args, **kwargs)
@@ -134,33 +146,48 @@ class StepGradients:
 
     def __init__(self):
         self.dtypes = set()
-        self._counts = []  # tensors of shape (3,): nonzero elements, multiples of 2**-24, those under float16's normal
+        self._counted = set()  # ids of the optimizers whose gradients were counted since their last step
+        self._counts = []  # what ``_float16_counts`` returned
 
-    def before_step(self, optimizer, are_counted):
-        """Note the dtypes of the gradients of a step; count their elements if they ``are_counted``."""
-        with torch.no_grad():
-            for grad in [param.grad for group in optimizer.param_groups for param in group["params"]]:
-                if grad is not None:
-                    self.dtypes.add(grad.dtype)
-                    values = dense_values(grad) if are_counted else None
-                    if values is not None:
-                        self._counts.append(_float16_counts(values))
+    def count(self, optimizer):
+        """Count the elements of an optimizer's gradients, once before each step."""
+        if id(optimizer) not in self._counted:
+            self._counted.add(id(optimizer))
+            with torch.no_grad():
+                values = [dense_values(grad) for grad in _gradients(optimizer)]
+                self._counts += [_float16_counts(each) for each in values if each is not None]
+
+    def before_step(self, optimizer):
+        """Note the dtypes of the gradients of a step."""
+        self.dtypes.update(grad.dtype for grad in _gradients(optimizer))
+
+    def after_step(self, optimizer):
+        """Note that the next gradients are those of another step."""
+        self._counted.discard(id(optimizer))
 
     def float16_underflow(self):
-        """Return the share of subnormal elements if all are values of float16, unscaled; None if they are not.
+        """Return (what float16 has made of gradients, the share of elements); None if it is unknown.
 
-        A gradient that float16 has computed and nobody has scaled is a multiple of its smallest number, 2**-24.
+        A gradient that float16 has computed and nobody has scaled is a multiple of its smallest number, 2**-24. Layers
+        that compute in float32 have others; if most elements are such, the gradients were scaled by hand.
         """
         if not self._counts:
             return None
-        nonzero, multiples, subnormal = torch.stack([each.cpu() for each in self._counts]).sum(0).tolist()
-        return subnormal / nonzero if nonzero and multiples == nonzero else None
+        nonzero, computed, subnormal = torch.stack([each.cpu() for each in self._counts]).sum(0).tolist()
+        if nonzero == 0:
+            return "0", 1.0
+        return ("subnormal", subnormal / computed) if computed > nonzero / 2 else None
+
+
+def _gradients(optimizer):
+    grads = [param.grad for group in optimizer.param_groups for param in group["params"]]
+    return [grad for grad in grads if grad is not None]
 
 
 def _float16_counts(values):
+    """Return the number of nonzero elements, and if float16 has computed them: again, and of subnormal ones."""
     values = values.double().abs()
-    is_set = (values > 0) & (values - values == 0)
-    units = values * 2.0**24
-    is_multiple = is_set & (units == units.round())
-    is_subnormal = is_set & (values < torch.finfo(torch.float16).tiny)
-    return torch.stack([is_set.sum(), is_multiple.sum(), is_subnormal.sum()])
+    nonzero, units = (values != 0).sum(), values * 2.0**24
+    is_float16 = (units == units.round()).all()
+    is_subnormal = (values > 0) & (values < torch.finfo(torch.float16).tiny)
+    return torch.stack([nonzero, nonzero * is_float16, is_subnormal.sum() * is_float16])

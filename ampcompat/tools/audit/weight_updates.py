@@ -13,6 +13,8 @@ Stochastic rounding, Kahan summation, and masters or remainders in the optimizer
 time that the twin's is half a unit away. So these elements are counted: none of them moves by rounding to nearest.
 """
 
+import collections
+
 import torch
 
 from ...support.torch_compat import step_hooks
@@ -37,16 +39,21 @@ class WeightUpdates:
     def __init__(self):
         self.steps = 0
         self._watched = {}  # id(optimizer) -> ``WatchedOptimizer``
+        self._first = {}  # half param -> its values before the first step of all
 
     def has(self, optimizer):
         """Return whether the optimizer has stepped before."""
         return id(optimizer) in self._watched
 
+    def has_stepped_again(self, optimizer):
+        """Return whether the optimizer has made more than one step."""
+        return self._watched[id(optimizer)].steps > 1
+
     def before_step(self, optimizer):
         """Note the weights, and step with the twin."""
         found = self._watched.get(id(optimizer))
         if found is None:
-            found = self._watched[id(optimizer)] = WatchedOptimizer(optimizer)
+            found = self._watched[id(optimizer)] = WatchedOptimizer(optimizer, self._first)
         for outer in [each for each in step_hooks.running() if each is not optimizer and self.has(each)]:
             self._watched[id(outer)].leave_to(found)
         found.before_step()
@@ -61,9 +68,20 @@ class WeightUpdates:
         """Return the ``WatchedOptimizer`` objects."""
         return list(self._watched.values())
 
+    def alike(self):
+        """Return the ``OptimizersAlike``: those of one class and with one learning rate at their first step."""
+        found = {}
+        for watched in self._watched.values():
+            found.setdefault((type(watched.optimizer), *watched.rates[:1]), []).append(watched)
+        return list(map(OptimizersAlike, found.values()))
+
 
 class WatchedOptimizer:
     """One optimizer.
+
+    Args:
+        optimizer: the optimizer.
+        first: ``{half param: its first values}`` of those that other optimizers have trained; gets those of this one.
 
     Attributes:
         optimizer: the optimizer.
@@ -77,12 +95,13 @@ class WatchedOptimizer:
         rates: the learning rates of the first group at the first step and at the last, if they are numbers.
     """
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer, first):
         self.optimizer = optimizer
         self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
         self._dtypes = {param: param.dtype for param in self.all_params()}
         half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
-        self.first = {param: param.detach().clone() for param in half}
+        first.update((param, param.detach().clone()) for param in half if not _has_dtype(param, first.get(param)))
+        self.first = {param: first[param] for param in half}
         self.rounded = RoundedWeights(self._dtypes)
         self.rates = []
         self._window = None
@@ -116,7 +135,7 @@ class WatchedOptimizer:
         if isinstance(rate, float):
             self.rates = [(self.rates or [rate])[0], rate]
         if place == WINDOW:
-            self._sums, self._window, self._compared = self._facts(), None, self.compared
+            self._sums, self._window, self._compared = self.facts(), None, self.compared
             self._early = self._early or self._sums
         if self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
@@ -150,7 +169,7 @@ class WatchedOptimizer:
             with torch.no_grad():
                 self.compared += self._window.after_step()
 
-    def _facts(self):
+    def facts(self):
         """Return ``{(name, params): vector}`` of all windows so far; zeros are those of the last window."""
         facts = dict(self._sums)
         for key, value in [] if self._window is None else self._window.facts():
@@ -158,16 +177,57 @@ class WatchedOptimizer:
             facts[key] = value if before is None or key[0].startswith("zero ") else before + value
         return facts
 
+    def early_facts(self):
+        """Return the same of the first window, if it has ended."""
+        return self._early
+
+
+class OptimizersAlike:
+    """Optimizers of one class, as one: a script may have one for each param, or make a new one for each phase.
+
+    Attributes:
+        kind: the name of their class.
+        optimizers: the optimizers.
+        steps: the most that a param was in.
+        compared, problem, dtypes_before: those of the ``WatchedOptimizer``s.
+        rates: at the first step of all, and at the last.
+    """
+
+    def __init__(self, watched):
+        self._watched = watched
+        self.optimizers = [each.optimizer for each in watched]
+        self.kind = type(self.optimizers[0]).__name__
+        steps = collections.Counter()
+        for each in watched:
+            steps.update(dict.fromkeys(each.all_params(), each.steps))
+        self.steps = max(steps.values(), default=0)
+        self.compared = sum(each.compared for each in watched)
+        self.problem = next((each.problem for each in watched if each.problem is not None), None)
+        self.rates = watched[0].rates[:1] + watched[-1].rates[1:]
+        self.dtypes_before = {param: dtype for each in watched for param, dtype in each.dtypes_before.items()}
+
+    def groups(self):
+        """Return the optimizers' groups."""
+        return [group for each in self.optimizers for group in each.param_groups]
+
+    def rounded(self):
+        """Return (a param whose values were rounded to half between steps, the dtype) or None; waits for devices."""
+        found = ((each.rounded.param, each.rounded.dtype()) for each in self._watched)
+        return next((pair for pair in found if pair[1] is not None), None)
+
     def params(self):
         """Return ``{param: ParamUpdates}`` of the params with half values or state; waits for their devices."""
-        facts = {("early " + name, params): value for (name, params), value in self._early.items()}
-        facts.update(self._facts())
+        facts, first = [], {}
+        for each in self._watched:
+            facts += [(("early " + name, params), value) for (name, params), value in each.early_facts().items()]
+            facts += each.facts().items()
+            first.update(each.first)
         with torch.no_grad():
-            for params in chunks(param for param, first in self.first.items() if param.dtype is first.dtype):
-                now, first = flat(params), flat([self.first[param] for param in params])
-                facts.update(sums_by_param({"unmoved": now == first, "nonfinite": now - now != 0}, params, params))
+            for params in chunks(param for param, value in first.items() if _has_dtype(param, value)):
+                now, then = flat(params), flat([first[param] for param in params])
+                facts += sums_by_param({"unmoved": now == then, "nonfinite": now - now != 0}, params, params)
             read = {}
-            for (name, params), values in zip(facts, read_together(facts.values())):
+            for ((name, params), _), values in zip(facts, read_together([value for _, value in facts])):
                 for param, value in zip(params, values):
                     known = read.setdefault(param, {})
                     known[name] = value + (0 if name.startswith("zero ") else known.get(name, 0))
@@ -179,20 +239,27 @@ class WatchedOptimizer:
         Its steps multiply the weights by ``1 - lr * weight_decay`` before they add the update; fused ones do not.
         """
         numel, lost = 0, 0
-        for group in self.optimizer.param_groups if isinstance(self.optimizer, torch.optim.AdamW) else ():
+        first = {param for each in self._watched for param in each.first}
+        for group in self.groups() if isinstance(self.optimizers[0], torch.optim.AdamW) else ():
             decay = group["lr"] * group["weight_decay"]
-            for param in group["params"] if decay and not group.get("fused") else ():
-                if param in self.first:
-                    values = local(param)
-                    is_set = values != 0
-                    numel, lost = numel + is_set.sum(), lost + (is_set & (values * (1 - decay) == values)).sum()
+            for param in first.intersection(group["params"]) if decay and not group.get("fused") else ():
+                values = local(param)
+                is_set = values != 0
+                numel, lost = numel + is_set.sum(), lost + (is_set & (values * (1 - decay) == values)).sum()
         return float(lost) / float(numel) if numel else None
 
-    def state_dtypes(self):
-        """Return ``{name: set of dtypes}`` of the tensors in the optimizer's state."""
+    def state(self):
+        """Return ``{param: {name: value}}``, of optimizers whose states are such dicts."""
         found = {}
-        for state in self.optimizer.state.values():
-            for name, value in state.items() if isinstance(state, dict) else ():
+        for each in self.optimizers:
+            found.update((param, state) for param, state in each.state.items() if isinstance(state, dict))
+        return found
+
+    def state_dtypes(self):
+        """Return ``{name: set of dtypes}`` of the tensors in the optimizers' state."""
+        found = {}
+        for state in self.state().values():
+            for name, value in state.items():
                 if isinstance(value, torch.Tensor) and name != "step":
                     found.setdefault(name, set()).add(dtype_name(value.dtype))
         return found
@@ -270,6 +337,10 @@ class ParamUpdates:
         )
         zeros = {name[len("zero ") :]: value for name, value in facts.items() if name.startswith("zero ")}
         self.zeros = {name: value / max(self.numel, 1) for name, value in zeros.items()}
+
+
+def _has_dtype(param, value):
+    return value is not None and value.dtype is param.dtype
 
 
 def sampled(tensor):
