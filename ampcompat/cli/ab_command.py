@@ -39,7 +39,7 @@ def ab(arguments):
     if options.dry_run:
         return 0
     rows, interrupted = _run_and_print(parser, options, report, planned, missing)
-    if report_options.write_files(parser, options, [("", report)], [rows]):
+    if report_options.write_files(parser, options, report, rows):
         return NOT_JUDGED
     if interrupted is not None:
         print(how_to_resume(options, arguments), end="", file=sys.stderr)

@@ -29,7 +29,7 @@ from .run_command import (
 EXCLUSIONS = (
     (
         "plan",
-        "resume json html png markdown latex csv tensorboard find_keep_fp32",
+        "resume json html png markdown latex find_keep_fp32",
         "it runs nothing, so there is nothing to write yet: `ampcompat report DIR` does that afterwards",
     ),
     ("find_keep_fp32", "control", "it requires the variation between the baseline's seeds"),

@@ -6,9 +6,9 @@ import sys
 from ..abtest.judging import equivalence, time_to_target
 from ..abtest.judging.advice import advise
 from ..abtest.judging.verdict import REJECTED
-from ..abtest.report import charts, export, renderer
-from ..abtest.report.export import to_latex, to_markdown
+from ..abtest.report import charts, renderer
 from ..abtest.report.html import to_html
+from ..abtest.report.markup import to_latex, to_markdown
 from ..abtest.row_names import name_of
 from ..errors import AmpError
 from ..support import files
@@ -35,8 +35,6 @@ def add_options(parser):
     add_output("--png", check=_of_library(renderer.format_of), metavar="FILE", help=image)
     add_output("--markdown", metavar="FILE", help="write the table for a pull request")
     add_output("--latex", metavar="FILE", help="write the table for a paper")
-    add_output("--csv", metavar="FILE", help="write losses and metrics, one row per value")
-    add("--tensorboard", metavar="DIR", help="write losses and metrics for TensorBoard, one folder per run")
     target = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's final loss"
     add("--target", type=_of_library(time_to_target.parse), metavar="NAME=NUMBER", help=target)
     tolerance = "say whether each row ends within this share of the baseline, such as 0.01: shown, refuted or not shown"
@@ -66,14 +64,12 @@ def _results(text):
     return found
 
 
-def check(parser, options, known=()):
-    """Exit with one line if an option needs a package, or a tolerance that is not in all of the ``known`` reports."""
+def check(parser, options, known=None):
+    """Exit with one line if an option needs a package, or a tolerance that the ``known`` report does not have."""
     if (options.html or options.png) and not renderer.is_installed():
         parser.error(renderer.NOT_INSTALLED)
-    if options.tensorboard and not export.has_tensorboard():
-        parser.error(export.NO_TENSORBOARD)
     needs = [name for name in options.fail_on if name in ("refuted", "not-shown")]
-    has = options.tolerance is not None or (known and all("tolerance" in each.environment for each in known))
+    has = options.tolerance is not None or (known is not None and "tolerance" in known.environment)
     if needs and not has:
         parser.error("--fail-on {} needs --tolerance, such as --tolerance 0.01".format(",".join(needs)))
 
@@ -85,34 +81,24 @@ def judge(options, report):
     return advise(report)
 
 
-def write_files(parser, options, reports, summaries):
+def write_files(parser, options, report, rows):
     """Write the files that the command line requests, and say so on stderr; return the exit code.
 
-    Args:
-        reports: ``[(name, Report), …]``; JSON, CSV and TensorBoard have the first one.
-        summaries: what ``judge`` returned for each.
+    ``rows``: what ``judge`` returned.
     """
-    drawn = charts.charts(reports) if options.html or options.png else []
-    (_, first), code = reports[0], 0
-
-    def tables(render):
-        texts = [render(report, rows) for (_, report), rows in zip(reports, summaries)]
-        return lambda path: files.write(path, "\n".join(texts))
-
+    drawn, code = charts.charts(report) if options.html or options.png else [], 0
     for path, write in (
-        (options.json, first.save),
-        (options.html, lambda path: files.write(path, to_html(reports, summaries, drawn))),
-        (options.png, lambda path: renderer.save_figure(reports, path, drawn=drawn)),
-        (options.markdown, tables(to_markdown)),
-        (options.latex, tables(to_latex)),
-        (options.csv, lambda path: files.write(path, export.to_csv(first))),
-        (options.tensorboard, lambda path: export.to_tensorboard(first, path)),
+        (options.json, report.save),
+        (options.html, lambda path: files.write(path, to_html(report, rows, drawn))),
+        (options.png, lambda path: renderer.save_figure(report, path, drawn=drawn)),
+        (options.markdown, lambda path: files.write(path, to_markdown(report, rows))),
+        (options.latex, lambda path: files.write(path, to_latex(report, rows))),
     ):
         if path is not None:
             try:
                 write(path)
                 show(f"wrote {path}", file=sys.stderr)
-            except (AmpError, OSError) as error:  # OSError: of TensorBoard's own writer
+            except AmpError as error:
                 show(f"{parser.prog}: error: {error}", file=sys.stderr)
                 code = NOT_WRITTEN
     return code

@@ -20,19 +20,19 @@ def library():
 
 def rows_of(report, name):
     """Return the rows of one chart."""
-    (chart,) = [chart for chart in charts.charts([("", report)]) if chart.name == name]
+    (chart,) = [chart for chart in charts.charts(report) if chart.name == name]
     return chart.spec["data"]["values"]
 
 
 @pytest.mark.parametrize("name", ["good", "broken", "hostile", "one step", "two losses"])
 def test_every_chart_can_be_drawn(library, name):
-    for chart in charts.charts([("", MADE[name]())]):
+    for chart in charts.charts(MADE[name]()):
         assert renderer.image(charts.complete(chart.spec, 300), "svg").startswith("<svg")
 
 
 @pytest.mark.parametrize("name", ["nothing measured", "no runs"])
 def test_a_chart_without_data_is_left_out(name):
-    assert charts.charts([("", MADE[name]())]) == []
+    assert charts.charts(MADE[name]()) == []
 
 
 def test_values_that_are_not_finite_are_gaps():
@@ -65,12 +65,12 @@ def test_of_a_loss_scale_the_changes_the_end_and_the_skipped_steps_are_kept():
 
 def test_loss_scales_that_are_constant_have_no_chart():
     runs = {level: Run(scale=[(step, 0, scale) for step in range(9)]) for level, scale in (("O0", 1.0), ("O2", 128.0))}
-    assert charts.charts([("", Report(runs=runs))]) == []
+    assert charts.charts(Report(runs=runs)) == []
 
 
 def test_no_two_rows_have_the_same_colour():
     names = list(charts.COLOURS) + ["unchanged", "my own", "another"]
-    legend = charts.legend([("", Report(runs={name: made_run("O1", 5) for name in names}))])
+    legend = charts.legend(Report(runs={name: made_run("O1", 5) for name in names}))
     assert len({run["colour"] for run in legend}) == len(names)
 
 
@@ -80,20 +80,18 @@ def colours_of(chart):
     return dict(zip(scale["domain"], scale["range"]))
 
 
-def test_a_run_has_the_same_colour_in_every_chart_and_a_level_in_every_report():
+def test_a_run_has_the_same_colour_in_every_chart():
     runs = {name: made_run("O1", 5) for name in ("torch 1", "O1", "torch 2")}
-    drawn = charts.charts([("", Report(runs=runs, baseline="torch 1"))])
+    drawn = charts.charts(Report(runs=runs, baseline="torch 1"))
     difference, loss = (colours_of(chart) for chart in drawn if chart.name in ("loss-0", "difference"))
     assert difference == {name: loss[name] for name in ("O1", "torch 2")} and len(set(loss.values())) == 3
-    both = charts.charts([("one", Report(runs={"O4": runs["O1"]})), ("other", Report(runs=runs))])
-    found = colours_of(both[0])
-    assert found["O1 other"] == loss["O1"] == charts.COLOURS["O1"] and found["O4 one"] == charts.COLOURS["O4"]
+    assert loss["O1"] == charts.COLOURS["O1"]
 
 
 def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narrower():
     runs = {level: made_run("O1", 5) for level in ("O0", "O1", "O2")}
     runs["O0"].repeats = [made_run("O0", 5)]
-    (loss,) = [chart for chart in charts.charts([("", Report(runs=runs))]) if chart.name == "loss-0"]
+    (loss,) = [chart for chart in charts.charts(Report(runs=runs)) if chart.name == "loss-0"]
     drawn = list(dict.fromkeys((row["seed"], row["run"]) for row in loss.spec["data"]["values"]))
     assert drawn == [(2, "O0"), (1, "O0"), (1, "O1"), (1, "O2")]  # numbered as in the terminal
     assert loss.spec["layer"][0]["encoding"]["strokeWidth"]["scale"] == {
@@ -105,7 +103,7 @@ def test_lines_that_coincide_can_be_told_apart_since_what_is_drawn_later_is_narr
 def test_a_run_without_a_finite_loss_is_marked_in_the_legend():
     nan = made_run("O3", 5)
     nan.loss = [(step, 0, math.nan) for step in range(5)]
-    drawn = {chart.name: chart for chart in charts.charts([("", Report(runs={"O0": made_run("O0", 5), "O3": nan}))])}
+    drawn = {chart.name: chart for chart in charts.charts(Report(runs={"O0": made_run("O0", 5), "O3": nan}))}
     for name in ("loss-0", "difference"):
         legend = drawn[name].spec["layer"][0]["encoding"]["color"]["legend"]
         assert '["O3"]' in legend["labelExpr"] and "never finite" in legend["labelExpr"]
@@ -114,7 +112,7 @@ def test_a_run_without_a_finite_loss_is_marked_in_the_legend():
 @pytest.mark.parametrize("parameters, unit, size", [(792, "B", 792), (3 * 2**20, "MiB", 3), (2**31, "GiB", 2)])
 def test_the_unit_of_memory_is_that_of_the_largest_bar(parameters, unit, size):
     run = Run(memory=Memory(parameters=parameters, peak_total=parameters))
-    (memory,) = [chart for chart in charts.charts([("", Report(runs={"O0": run}))]) if chart.name == "memory"]
+    (memory,) = [chart for chart in charts.charts(Report(runs={"O0": run})) if chart.name == "memory"]
     assert memory.spec["encoding"]["x"]["title"] == unit + " at the peak"
     assert [row["size"] for row in memory.spec["data"]["values"]] == [size]
 
@@ -123,12 +121,6 @@ def test_metrics_have_charts_of_their_own():
     run = made_run("O0", 5)
     run.metrics["accuracy"] = [(0, 0.5), (4, 0.75)]
     assert {row["value"] for row in rows_of(Report(runs={"O0": run}), "metric-accuracy")} == {0.5, 0.75}
-
-
-def test_several_reports_are_drawn_in_the_same_charts():
-    reports = [(name, Report(runs={"O0": made_run("O0", 5)})) for name in ("a", "b")]
-    rows = charts.charts(reports)[0].spec["data"]["values"]
-    assert {row["run"] for row in rows} == {"O0 a", "O0 b"} and len({row["report"] for row in rows}) == 2
 
 
 def test_an_image_is_as_large_as_its_scale(library, tmp_path):
@@ -156,7 +148,7 @@ def panels_of(figure):
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_the_charts_of_an_image_leave_no_cell_empty(count):
-    drawn = charts.charts([("", MADE["good"]())])[:1] * count
+    drawn = charts.charts(MADE["good"]())[:1] * count
     figure = charts.figure(drawn)
     assert len(panels_of(figure)) == count
     assert [len(row["hconcat"]) for row in figure["vconcat"]] == [2] * (count // 2) + [1] * (count % 2)
@@ -168,22 +160,19 @@ def test_an_image_is_headed_by_the_script_the_verdicts_with_their_reasons_and_th
     report = MADE["broken"]()
     report.environment.update(script="train.py --lr 1", device="cpu")
     report.advice = "Take O0.\nA second line."
-    title, lines = image_heading([("", report)])
+    title, lines = image_heading(report)
     assert title == "train.py --lr 1" and lines[0].startswith("cpu, ") and lines[-1] == "Take O0."
     assert "O0 baseline" in lines and "O3 failed: RuntimeError: out of memory" in lines
-    title, lines = image_heading([("first", report), ("second", report)])
-    assert title == "2 runs" and len(lines) == 2
-    assert lines[1].startswith("second: O0 baseline; ") and "out of memory" not in lines[1]
     report.runs["O0"].status = "interrupted"
-    assert f"O0 interrupted after {len(report.runs['O0'].step_seconds)} steps" in image_heading([("", report)])[1]
+    assert f"O0 interrupted after {len(report.runs['O0'].step_seconds)} steps" in image_heading(report)[1]
 
 
 def test_the_marks_of_an_image_of_several_charts_have_no_names_that_could_collide():
-    panels = panels_of(charts.figure(charts.charts([("", MADE["good"]())])))
+    panels = panels_of(charts.figure(charts.charts(MADE["good"]())))
     assert not [layer for panel in panels for layer in panel.get("layer", ()) if "name" in layer]
 
 
 def test_a_loss_that_explodes_is_shown_on_a_logarithmic_axis_and_its_difference_up_to_100_percent():
-    drawn = {chart.name: chart.spec for chart in charts.charts([("", MADE["broken"]())])}
+    drawn = {chart.name: chart.spec for chart in charts.charts(MADE["broken"]())}
     assert {"name": "log", "value": True} in drawn["loss-0"]["params"]
     assert drawn["difference"]["layer"][-1]["encoding"]["y"]["scale"] == {"domain": [-1, 1]}

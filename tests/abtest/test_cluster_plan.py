@@ -92,21 +92,11 @@ def test_a_repeat_before_the_first_run_is_missing_and_not_judged(folder):
     assert "O1" in to_text(report, 100)
 
 
-def test_reports_are_merged_and_the_same_run_twice_is_an_error(folder, capsys, error_line, tmp_path):
-    names = ["O0", "O0-seed-2", "O1"]
-    for name in names:
-        main(["planned", folder, name])
-    paths = [os.path.join(folder, name + ".json") for name in names]
+def test_a_record_without_its_run_is_one_line(folder, capsys, error_line):
+    main(["planned", folder, "O0"])
+    Report(runs={"O1": Run()}).save(os.path.join(folder, "O0.json"))
     capsys.readouterr()
-    assert main(["report", "--merge"] + paths) == 0
-    printed = capsys.readouterr().out
-    assert "Missing" not in printed and "==" not in printed and "O1 " in printed
-    same = paths[0].replace("O0.json", "../runs of it/O0.json")
-    assert "both have the run O0" in error_line("report", "--merge", paths[0], paths[2], same)
-    other = Report.load(paths[2])
-    other.environment["seed"] = 5
-    other.save(str(tmp_path / "other.json"))
-    assert "not of one series" in error_line("report", "--merge", paths[0], tmp_path / "other.json")
+    assert "O0.json does not have the run O0: do it again" in error_line("report", folder)
 
 
 def test_a_record_of_a_script_that_changed_after_the_plan_is_an_error(folder, tmp_path):

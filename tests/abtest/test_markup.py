@@ -1,4 +1,4 @@
-"""The tables for a pull request and for a paper, and what differs between reports."""
+"""The tables for a pull request and for a paper."""
 
 import re
 
@@ -9,9 +9,8 @@ from ampcompat.abtest import Report
 from ampcompat.abtest.judging import advice
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report import tables
-from ampcompat.abtest.report.export import to_latex, to_markdown
+from ampcompat.abtest.report.markup import to_latex, to_markdown
 from ampcompat.cli import main
-from ampcompat.cli.report_command import differing
 
 
 def report():
@@ -63,37 +62,13 @@ def test_a_table_without_times_says_nothing_of_them():
     found = report()
     for run in found.runs.values():
         run.timings = []
-    for text in (to_markdown(found), to_latex(found), tables.levels([("", found, summarize(found))]).title):
+    for text in (to_markdown(found), to_latex(found), tables.levels(found, summarize(found)).title):
         assert "edians of the last tenth" in text and "speed" not in text and "Times" not in text and "GPU" not in text
 
 
 def test_several_losses_have_rows_of_their_own():
     rows = cells(to_markdown(two_losses_report()))
     assert [row[2] for row in rows] == ["loss", "0", "1", "0", "1"]
-
-
-def test_what_differs_between_reports_is_printed_first(tmp_path, capsys):
-    paths, names = [], ("a.json", "b.json")
-    for name, lr, version in zip(names, ("0.1", "0.2"), ("2.12.0", "2.13.0")):
-        made = report()
-        made.environment["torch"] = version
-        identity = {"arguments": ["--lr", lr], "steps": 100, "options": {"backend": None}, "script": "ab" * 9}
-        made.runs["O0"].identity = identity
-        made.save(str(tmp_path / name))
-        paths.append(str(tmp_path / name))
-    assert main(["report"] + paths) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:4] == [
-        "The reports differ in:",
-        "  torch: a.json: 2.12.0; b.json: 2.13.0",
-        "  arguments: a.json: --lr 0.1; b.json: --lr 0.2",
-        "",
-    ]
-    same = str(tmp_path / "c.json")
-    Report.load(paths[0]).save(same)
-    assert main(["report", paths[0], same]) == 0
-    assert capsys.readouterr().out.startswith("The reports have the same settings, versions and arguments.\n")
-    assert differing([Report.load(paths[0])] * 2) == []
 
 
 def test_the_tables_are_written_to_files(tmp_path, capsys):

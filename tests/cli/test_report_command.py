@@ -1,6 +1,5 @@
 """``ampcompat report``: reports from files as tables, page and image; wrong files are errors in one line."""
 
-import os
 import sys
 
 import pytest
@@ -34,10 +33,8 @@ def test_the_table_is_printed(files, capsys, monkeypatch):
     assert capsys.readouterr().out == to_text(report, 100) + "\n"
 
 
-def test_several_reports_are_printed_under_their_names(files, capsys):
-    assert main(["report"] + files) == 0
-    said = capsys.readouterr().out
-    assert said.index("first.json") < said.index("second.json") < said.index("boom")
+def test_more_than_one_report_is_a_wrong_command_line(files, error_line):
+    assert "unrecognized arguments: " + files[1] in error_line("report", *files)
 
 
 def test_a_report_is_written_again(files, capsys, tmp_path):
@@ -59,18 +56,6 @@ def test_a_page_and_an_image_are_written(files, capsys, tmp_path):
     assert capsys.readouterr().err == f"wrote {page}\nwrote {image}\n"
 
 
-def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_path):
-    skip_without_report_extra()
-    (tmp_path / "other").mkdir()
-    twin = str(tmp_path / "other" / "first.json")
-    os.rename(files[1], twin)
-    page = str(tmp_path / "page.html")
-    assert main(["report", files[0], twin, "--html", page]) == 0
-    with open(page, encoding="utf-8") as file:
-        said = file.read()
-    assert f"<h2>{twin}: Verdict</h2>" in said
-
-
 @pytest.mark.parametrize(
     "content, says",
     [
@@ -85,10 +70,10 @@ def test_files_of_the_same_name_are_shown_with_their_folders(files, capsys, tmp_
     ],
     ids=lambda text: text[:20],
 )
-def test_a_file_that_is_not_a_report_is_named_in_one_line(error_line, files, tmp_path, content, says):
+def test_a_file_that_is_not_a_report_is_named_in_one_line(error_line, tmp_path, content, says):
     path = tmp_path / "bad.json"
     path.write_text(content)
-    said = error_line("report", files[0], path)  # nor is the first report printed
+    said = error_line("report", path)
     assert "bad.json: " in said and says in said
 
 

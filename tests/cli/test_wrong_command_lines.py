@@ -139,7 +139,6 @@ OTHERS = [
     ("migrate t.py --write -o y", "choose one"),
     ("migrate t.py -o r.json", "r.json exists; give --force to replace it\n"),
     ("report absent.json", "cannot read"),
-    ("report r.json r.json --json new", "--json writes one report"),
 ]
 ROWS = NO_COMMAND + OTHERS
 for command, rows in {"run": RUN, "ab": AB, "forecast": FORECAST, "check": CHECK, "selftest": SELFTEST}.items():
@@ -166,8 +165,8 @@ OVERWRITING = """
     migrate t.py -o t.py --force
     migrate link.py -o t.py --force
     ab --json t.py t.py
-    ab --csv t.py --against t.py link.py
-    ab --json new --csv new t.py
+    ab --markdown t.py --against t.py link.py
+    ab --json new --markdown new t.py
     forecast --json t.py t.py
     run --op-stats-file t.py t.py
 """

@@ -1,7 +1,7 @@
-"""The charts of one or several reports: data for the specifications of Vega-Lite in ``chart_specifications.json``.
+"""The charts of a report: data for the specifications of Vega-Lite in ``chart_specifications.json``.
 
 The interactive page and images use the same specifications. A level has the same color everywhere, from the palette of
-Okabe and Ito, which color-blind readers can distinguish; reports differ in their dashes.
+Okabe and Ito, which color-blind readers can distinguish.
 """
 
 import json
@@ -52,13 +52,12 @@ def _read(name):
         return json.load(file)[name]
 
 
-def charts(reports):
-    """Return the ``Chart`` objects of ``[(name, Report), …]``; a chart without data is left out."""
-    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
-    names = {name for _, _, run in _runs(named) for name in curves.series_names(run)}
-    found = [_differences(named)]
-    found += [_values(named, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
-    found += [_scales(named), _times(named), _memory(named)]
+def charts(report):
+    """Return the ``Chart`` objects of a report; a chart without data is left out."""
+    names = {name for _, run in _runs(report) for name in curves.series_names(run)}
+    found = [_differences(report)]
+    found += [_values(report, name, names) for name in sorted(names, key=lambda name: (name[0], str(name[1])))]
+    found += [_scales(report), _times(report), _memory(report)]
     return [chart for chart in found if chart.spec["data"]["values"]]
 
 
@@ -99,19 +98,12 @@ def _zoomed(name, scale):
     return dict(scale, **{key: {"expr": text.format(name, end, own)} for key, (end, own) in ends.items()})
 
 
-def legend(reports):
-    """Return the data of a page's legend for ``[(name, Report), …]``: runs, colors, seeds and dashes."""
-    named = [(name if len(reports) > 1 else "", report) for name, report in reports]
-    palette, names = _palette(named), [name for name, _ in named]
+def legend(report):
+    """Return the data of a page's legend: runs, colors and seeds."""
+    palette = _palette(report)
     return [
-        {
-            "run": fields["run"],
-            "colour": palette[fields["run"]],
-            "seeds": 1 + len(run.repeats),
-            "dashed": names.index(fields["report"]) > 0,
-            "remark": _remark(run),
-        }
-        for _, fields, run in _runs(named)
+        {"run": name, "colour": palette[name], "seeds": 1 + len(run.repeats), "remark": _remark(run)}
+        for name, run in _runs(report)
     ]
 
 
@@ -175,23 +167,20 @@ def config(ink="#333", grid="#e3e3e3", background="#ffffff"):
     }
 
 
-def _runs(named):
-    """Yield (level, fields of its rows, run) of every level of every report."""
-    for name, report in named:
-        for level, run in report.runs.items():
-            yield level, {"run": drawable(f"{level} {name}".strip()), "report": name}, run
+def _runs(report):
+    """Return (name in a chart, run) of every level of a report."""
+    return [(drawable(level), run) for level, run in report.runs.items()]
 
 
-def _palette(named):
+def _palette(report):
     """Return ``{run: its color}``; variants get colors that no level among the runs has."""
-    levels = {fields["run"]: level for level, fields, _ in _runs(named)}
-    free = cycle([colour for level, colour in COLOURS.items() if level not in levels.values()] + MORE_COLOURS)
-    return {run: COLOURS.get(level) or next(free) for run, level in levels.items()}
+    free = cycle([colour for level, colour in COLOURS.items() if level not in report.runs] + MORE_COLOURS)
+    return {drawable(level): COLOURS.get(level) or next(free) for level in report.runs}
 
 
-def _filled(name, rows, named):
+def _filled(name, rows, report):
     """Return a specification with its rows, and with the colours of their runs."""
-    spec, present, palette = _read(name), {row["run"] for row in rows}, _palette(named)
+    spec, present, palette = _read(name), {row["run"] for row in rows}, _palette(report)
     runs = [run for run in palette if run in present]
     if "params" in spec:
         spec["layer"] = [_lines(runs, spec.pop("mark", {}), spec.pop("encoding"))]
@@ -224,17 +213,17 @@ def _lines(runs, mark, encoding):
 # -- values by step ----------------------------------------------------------------------------------------------------
 
 
-def _values(named, name, names):
+def _values(report, name, names):
     rows = []
-    for _, fields, run in _runs(named):
+    for label, run in _runs(report):
         for seed, each in enumerate([run] + run.repeats, 1):
-            rows += _rows(curves.points(each, name), seed=seed, **fields)
+            rows += _rows(curves.points(each, name), seed=seed, run=label)
     rows.sort(key=lambda row: -row["seed"])  # the first is drawn first, below the other lines
     kind, own = name
     losses = [each for each in names if each[0] == "loss"]
     title = drawable(own) if kind == "metric" else "Loss" if losses == [("loss", 0)] else f"Loss {own}"
     caption = "By optimizer step; pale lines are further seeds, wide ones lie under others. Gaps are inf or nan."
-    spec = _filled("loss", rows, named)
+    spec = _filled("loss", rows, report)
     spec["layer"][0]["encoding"]["y"]["axis"]["title"] = title.lower()
     sizes = [row["value"] for row in rows if (row["value"] or 0.0) > 0]
     spec["params"][1]["value"] = bool(sizes) and max(sizes) > LOGARITHMIC * min(sizes)
@@ -255,15 +244,14 @@ def _rounded(value):
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 
-def _differences(named):
+def _differences(report):
     rows, allowed = [], []
-    for name, report in named:
-        baseline = report.runs.get(report.baseline)
-        for _, fields, run in _runs([(name, report)]) if baseline is not None else ():
-            if run is not baseline:
-                rows += _rows(curves.relative_gaps(run, baseline), seed=1, **fields)
-                allowed += [each.allowed for each in find_differences(run, baseline)[:1] if each.variation is not None]
-    spec = _filled("difference", rows, named)
+    baseline = report.runs.get(report.baseline)
+    for label, run in _runs(report) if baseline is not None else ():
+        if run is not baseline:
+            rows += _rows(curves.relative_gaps(run, baseline), seed=1, run=label)
+            allowed += [each.allowed for each in find_differences(run, baseline)[:1] if each.variation is not None]
+    spec = _filled("difference", rows, report)
     if any(abs(row["value"] or 0.0) > 1 for row in rows):
         spec["layer"][0]["encoding"]["y"]["scale"] = {"domain": [-1, 1]}
     caption = (
@@ -278,17 +266,17 @@ def _differences(named):
     return Chart("difference", "Difference from the baseline", caption, spec)
 
 
-def _scales(named):
+def _scales(report):
     rows = []
-    for _, fields, run in _runs(named):
+    for label, run in _runs(report):
         points, skipped = [(step, value) for step, loss_id, value in run.scale if loss_id == 0], set(run.skipped)
         changes = [next(group) for _, group in groupby(points, itemgetter(1))] + points[-1:]
         kept = sorted(set(changes + [point for point in points if point[0] in skipped][:POINTS]))
         kept = [(step, value if math.isfinite(value) else None) for step, value in kept]
-        rows += [dict(fields, step=step, scale=value, skipped=step in skipped) for step, value in kept]
+        rows += [{"run": label, "step": step, "scale": value, "skipped": step in skipped} for step, value in kept]
     if len({(row["run"], row["scale"]) for row in rows}) == len({row["run"] for row in rows}):
         rows = []  # the scale of each run is constant: the table has it
-    spec = _filled("scale", rows, named)
+    spec = _filled("scale", rows, report)
     spec["layer"] += [_read("skips")] if any(row["skipped"] for row in rows) else []
     caption = "The factor of the first loss, logarithmic. Triangles are skipped steps."
     return Chart("scale", "Loss scale and skipped steps", caption, spec)
@@ -297,19 +285,19 @@ def _scales(named):
 # -- bars --------------------------------------------------------------------------------------------------------------
 
 
-def _times(named):
+def _times(report):
     rows = []
-    for _, fields, run in _runs(named):
+    for label, run in _runs(report):
         found = quartiles(steady_seconds(run))
         if found:
             low, middle, high = (_rounded(1e3 * each) for each in found)
-            rows.append(dict(fields, milliseconds=middle, low=low, high=high))
+            rows.append({"run": label, "milliseconds": middle, "low": low, "high": high})
     caption = "Median; the line spans the middle half. Watched and measured steps, and five after each, are left out."
-    return Chart("time", "Time per step", caption, _filled("time", rows, named))
+    return Chart("time", "Time per step", caption, _filled("time", rows, report))
 
 
-def _memory(named):
-    rows = [row for _, fields, run in _runs(named) for row in _memory_rows(fields["run"], run)]
+def _memory(report):
+    rows = [row for label, run in _runs(report) for row in _memory_rows(label, run)]
     bars = {}
     for row in rows:
         bars[row["run"]] = bars.get(row["run"], 0) + row["size"]
@@ -320,7 +308,7 @@ def _memory(named):
         "By kind at the peak of a step. Pale: activations, model buffers, half copies of weights and temporary "
         "tensors, which depend on the batch."
     )
-    spec = _filled("memory", rows, named)
+    spec = _filled("memory", rows, report)
     spec["encoding"]["x"]["title"] = f"{unit} at the peak"
     return Chart("memory", "Memory", caption, spec)
 

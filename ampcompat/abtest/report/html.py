@@ -1,4 +1,4 @@
-"""Renders one or several reports as one self-contained HTML page, from the template ``page.html``.
+"""Renders a report as one self-contained HTML page, from the template ``page.html``.
 
 The page does not load anything. Without JavaScript, in print and for screen readers, the charts are images in it.
 """
@@ -24,29 +24,26 @@ WIDTH = 560
 _ALONG = ("step", "value", "scale", "skipped")
 
 
-def to_html(reports, summaries=None, drawn=None, live=None):
+def to_html(report, summary=None, drawn=None, live=None):
     """Return a page; needs the extra ``report``.
 
     Args:
-        reports: a ``Report``, or several as ``[(name, Report), …]``, which share the tables and charts.
+        report: the ``Report``.
         live: the version of a page that a server updates during the runs; it has no images for readers without
             JavaScript.
-        summaries, drawn: the results of ``summarize`` for each, and of ``charts.charts(reports)``, if known.
+        summary, drawn: the results of ``summarize(report)`` and ``charts.charts(report)``, if known.
     """
-    reports = reports if isinstance(reports, list) else [("", reports)]
-    drawn = drawn or charts.charts(reports)
-    summaries = summaries or [summarize(report) for _, report in reports]
-    legend = charts.legend(reports)
-    reports = [each + (summary,) for each, summary in zip(reports, summaries)]
+    drawn, summary = drawn or charts.charts(report), summary or summarize(report)
     return _template().render(
-        title=row_names.title(reports[0][1]) if len(reports) == 1 else f"{len(reports)} runs",
-        parts=[(name + ": " if len(reports) > 1 else "", *rest) for name, *rest in reports],
-        command=_command,
+        title=row_names.title(report),
+        report=report,
+        summary=summary,
+        command=_command(report, summary),
         tables=tables,
-        overview=tables.levels(reports),
+        overview=tables.levels(report, summary),
         charts=[_figure(chart, has_picture=live is None) for chart in drawn],
         live=live,
-        legend=legend,
+        legend=charts.legend(report),
         shown_causes=SHOWN_CAUSES,
         configs=[charts.config(), charts.config("#d8d8d8", "#3a3f45", "#16181b")],
         javascript=renderer.javascript() if drawn else "",

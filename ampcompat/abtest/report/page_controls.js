@@ -227,13 +227,13 @@ function watch(one, view, target) {
 
 // -- the legend --
 
-function chip(text, key, colour, dashed) {
+function chip(text, key, colour) {
   const button = document.createElement('button');
   button.className = 'chip';
   button.setAttribute('aria-pressed', String(!hidden.has(key)));
   if (colour) {
     const line = button.appendChild(document.createElement('i'));
-    line.style.borderTop = '4px ' + (dashed ? 'dashed ' : 'solid ') + colour;
+    line.style.borderTop = '4px solid ' + colour;
   }
   button.append(text);
   button.onclick = event => {
@@ -252,10 +252,10 @@ function chip(text, key, colour, dashed) {
 function show() {
   const legend = document.querySelector('#legend');
   legend.querySelectorAll('.group').forEach(each => each.remove());
-  for (const {run, colour, seeds, dashed, remark} of RUNS) {
+  for (const {run, colour, seeds, remark} of RUNS) {
     const group = legend.querySelector('.groups').appendChild(document.createElement('span'));
     group.className = 'group';
-    group.append(chip(run + (remark && ': ' + remark), run, colour, dashed));
+    group.append(chip(run + (remark && ': ' + remark), run, colour));
     for (let seed = 1; seed <= seeds && seeds > 1; ++seed) {
       const each = chip(String(seed), run + ' / ' + seed);
       each.title = each.ariaLabel = run + ', seed ' + seed;

@@ -62,17 +62,16 @@ def format_of(path):
     return kind
 
 
-def save_figure(reports, path, scale=1.5, drawn=None):
+def save_figure(report, path, scale=1.5, drawn=None):
     """Draw all charts as one image, under the script, the verdicts and the advice; needs the extra ``report``.
 
     Args:
-        reports: a ``Report``, or several as ``[(name, Report), …]``, which are drawn in the same charts.
+        report: the ``Report``.
         path: its extension selects the format: png, svg or pdf.
         scale: pixels of a PNG per unit; an image is about 1,100 units wide.
-        drawn: the result of ``charts.charts(reports)``, if known.
+        drawn: the result of ``charts.charts(report)``, if known.
     """
-    reports = reports if isinstance(reports, list) else [("", reports)]
     kind = format_of(path)
-    spec = charts.figure(drawn or charts.charts(reports), *text.image_heading(reports))
+    spec = charts.figure(drawn or charts.charts(report), *text.image_heading(report))
     drawn = image(spec, kind, **({"scale": scale} if kind == "png" else {}))
     files.write(path, drawn)

@@ -37,26 +37,24 @@ class Bar(str):
     share = 0.0
 
 
-def levels(reports):
-    """Return the table of all levels of ``[(name, Report, its summary), …]``; of several losses, each has a row."""
-    several = any(len(row.losses) > 1 for _, _, summary in reports for row in summary.values())
-    nouns = list(dict.fromkeys(noun(report) for _, report, _ in reports))
-    names = (["report"] if len(reports) > 1 else []) + [nouns[0] if len(nouns) == 1 else "row", "verdict"]
-    speed = "speed*" if any(emulates_half(report) for _, report, _ in reports) else "speed"
+def levels(report, summary):
+    """Return the table of all levels of a report; of several losses, each has a row.
+
+    ``summary``: what ``summarize(report)`` returned.
+    """
+    several = any(len(row.losses) > 1 for row in summary.values())
+    names, speed = [noun(report), "verdict"], "speed*" if emulates_half(report) else "speed"
     columns = names + (["loss", "ends at"] if several else ["loss ends at"])
     columns += ["difference", "ms/step", speed, "to target", "samples/s", "peak", "skips"]
-    rows = []
-    for name, report, summary in reports:
-        fastest = max([row.speed or 0.0 for row in summary.values()], default=0.0)
-        for level, row in summary.items():
-            cells = {"report": name, names[-2]: name_of(report, level)}
-            cells.update(_of_level(row, report.runs[level], fastest, speed))
-            for loss_id, loss in list((row.losses or {0: LossEnd()}).items())[: None if several else 1]:
-                cells.update(_of_loss(loss), loss=str(loss_id))
-                rows.append([cells.get(column, "") for column in columns])
-                cells = {}
-    notes = [note for _, report, summary in reports for note in _notes(report, summary)]
-    table = Table(ENDS, columns, rows, len(names), list(dict.fromkeys(notes)))
+    fastest, rows = max([row.speed or 0.0 for row in summary.values()], default=0.0), []
+    for level, row in summary.items():
+        cells = {names[0]: name_of(report, level)}
+        cells.update(_of_level(row, report.runs[level], fastest, speed))
+        for loss_id, loss in list((row.losses or {0: LossEnd()}).items())[: None if several else 1]:
+            cells.update(_of_loss(loss), loss=str(loss_id))
+            rows.append([cells.get(column, "") for column in columns])
+            cells = {}
+    table = Table(ENDS, columns, rows, len(names), list(dict.fromkeys(_notes(report, summary))))
     empty = [name for place, name in enumerate(columns) if all(row[place] in NO_VALUE for row in rows)]
     table = without(table, [name for name in OPTIONAL if name in empty])
     return table._replace(title=f"{ENDS} {TIMES}") if "ms/step" in table.columns else table

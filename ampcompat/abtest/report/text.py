@@ -24,7 +24,7 @@ def to_text(report, width=100, details=False, summary=None):
         summary: the result of ``summarize(report)``, if known.
     """
     summary = summary or summarize(report)
-    overview = tables.levels([("", report, summary)])._replace(title="")
+    overview = tables.levels(report, summary)._replace(title="")
     blocks = [_heading(report, width)]
     blocks.append(_table(overview, width, has_notes=True))
     if details:
@@ -39,28 +39,22 @@ def to_text(report, width=100, details=False, summary=None):
     return "\n\n".join(filter(None, blocks))
 
 
-def image_heading(reports, width=120):
+def image_heading(report, width=120):
     """Return the text above the charts of an image: the title, and lines with the verdicts and the recommendation.
 
-    Args:
-        reports: ``[(name, Report), …]``.
-        width: of a line, in characters.
+    ``width``: of a line, in characters.
     """
-    if len(reports) > 1:
-        told = ["{}: {}".format(name, "; ".join(_by_verdict(report, has_reasons=False))) for name, report in reports]
-        return f"{len(reports)} runs", _sentences(told, width).splitlines()
-    ((_, report),) = reports
     title, *rest = tables.heading_parts(report) or ["A/B run"]
     told = [", ".join(rest)] if rest else []
     told += _by_verdict(report) + report.advice.splitlines()[:1]
     return title, _sentences(told, width).splitlines()
 
 
-def _by_verdict(report, has_reasons=True):
+def _by_verdict(report):
     """Return one line per verdict: the levels that have it, and why they were rejected or not judged."""
     found = {}
     for level, row in summarize(report).items():
-        found.setdefault(_verdict(row) if has_reasons else row.kind, []).append(level)
+        found.setdefault(_verdict(row), []).append(level)
     return ["{} {}".format(", ".join(levels), verdict) for verdict, levels in found.items()]
 
 

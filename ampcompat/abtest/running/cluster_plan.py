@@ -1,4 +1,4 @@
-"""A series as a folder, with ``plan.json`` and a command for each run, which writes one record; merges records.
+"""A series as a folder, with ``plan.json`` and a command for each run, which writes one record.
 
 ``ampcompat planned FOLDER NAME`` does one run, and writes ``FOLDER/NAME.json``.
 """
@@ -13,14 +13,11 @@ from ...errors import AmpError
 from ...support import files
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
-from ..report_data import NOT_RUN, Report, label_of
-from .recorded_runs import add_recorded, recorded_by
+from ..report_data import Report
+from .recorded_runs import Recorded, add_recorded, recorded_by
 from .subprocess_supervisor import SubprocessRun
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
-
-#: What reports that are merged must have in common.
-COMMON = ("script", "seed", "dtypes", "cuda_redirected_to")
 
 
 def write_plan(folder, report, planned):
@@ -72,50 +69,18 @@ def run_planned(folder, name):
 def collect(folder):
     """Return the report of all records in a folder, and the names of the runs that have none yet."""
     report, runs = _read_plan(folder)
-    paths = [os.path.join(folder, planned.file_name) for planned, _ in runs]
-    missing = [planned.label for (planned, _), path in zip(runs, paths) if not os.path.exists(path)]
-    records = [(path, Report.load(path, 1 << 40)) for path in paths if os.path.exists(path)]
+    rows, missing = [planned.level for planned, _ in runs], []
     for planned, identity in runs:
-        found = dict(records).get(os.path.join(folder, planned.file_name))
-        if found is not None:
-            recorded = found.run_of(planned.level, planned.repeat).identity
-            check_identity([(planned.label, recorded, identity)], os.path.join(folder, planned.file_name))
-    return merge([("the plan", report)] + records, [planned.level for planned, _ in runs])[0], missing
-
-
-def merge(reports, order=()):
-    """Merge reports of one series.
-
-    Args:
-        reports: ``[(name, Report), …]``; their runs are used, not copied.
-        order: the order of the rows; those that are not in it follow.
-
-    Returns:
-        The report, and the names of missing repeats: those that no report has although one has a later repeat.
-
-    Raises:
-        AmpError: they differ in script, seed or baseline, or two of them have the same run.
-    """
-    (first, base), whole, owners = reports[0], Report(baseline=reports[0][1].baseline), {}
-    for name, report in reports:
-        for key in COMMON:
-            if report.environment.get(key) != base.environment.get(key):
-                values = first, key, base.environment.get(key), name, report.environment.get(key)
-                raise AmpError("These reports are not of one series: {} has {} {!r}, {} has {!r}.".format(*values))
-        if report.baseline != base.baseline:
-            raise AmpError(f"{first} has the baseline {base.baseline}, {name} has {report.baseline}.")
-        if report.baseline in report.runs or not whole.environment:
-            whole.environment.update(report.environment)
-        for level, repeat, run in list(report.every_run()):
-            if run.error == NOT_RUN:
-                continue
-            label = label_of(level, repeat)
-            other = owners.setdefault(label, name)
-            if other != name:
-                raise AmpError(f"{other} and {name} both have the run {label}.")
-            run.repeats = []
-            whole.add(level, repeat, run)
-    rows = sorted(whole.runs, key=lambda level: list(order).index(level) if level in order else len(order))
-    whole.runs = {level: whole.runs[level] for level in rows}
-    advice.advise(whole)
-    return whole, [label_of(level, repeat) for level, repeat, run in whole.every_run() if run.error == NOT_RUN]
+        path = os.path.join(folder, planned.file_name)
+        if not os.path.exists(path):
+            missing.append(planned.label)
+            continue
+        record = Report.load(path, 1 << 40)
+        run = record.run_of(planned.level, planned.repeat)
+        if run is None:
+            raise AmpError(f"{path} does not have the run {planned.label}: do it again.")
+        check_identity([(planned.label, run.identity, identity)], path)
+        run.repeats = []
+        add_recorded(report, rows, planned, Recorded(run, record.environment, ""))
+    advice.advise(report)
+    return report, missing
