@@ -179,6 +179,24 @@ class Script(SessionMachine):
         self.expected.leave(loss, optimizers, list(passes[0]), overflow_of is not None)
         self.compare_scales()
 
+    @precondition(lambda self: not (self.expected.unchecked or self.expected.delayed or self.expected.foreign))
+    @rule(loss=each_loss, names=subsets, numbers=st.lists(small, min_size=2, max_size=2), to_none=st.booleans())
+    def block_that_clears_the_model_before_its_backward_pass(self, loss, names, numbers, to_none):
+        expected = self.expected
+        if expected.changed_masters or expected.skipped:
+            return
+        if self.setting.level == "O3" and expected.scales[loss].scale != 1.0:
+            return  # earlier gradients are set aside until the block ends
+        passes = self.begin_pass(loss, (0, 1), names, numbers, False, 1)
+        with amp.scale_loss(self.loss(passes[0]), self.optimizers, loss_id=loss) as scaled_loss:
+            clear_model(self.model, to_none)
+            scaled_loss.backward()
+        expected.clear(NAMES)
+        expected.stepped.clear()
+        expected.add(passes[0])
+        expected.leave(loss, (0, 1), list(passes[0]), False)
+        self.compare_scales()
+
     @precondition(lambda self: self.expected.unchecked is None and not self.is_shared)
     @rule(loss=each_loss, optimizer=st.integers(0, 1), numbers=st.lists(small, min_size=2, max_size=2))
     def block_whose_loss_reaches_the_other_optimizer(self, loss, optimizer, numbers):
@@ -274,11 +292,7 @@ class Script(SessionMachine):
         if to_none is None:
             self.model.zero_grad()
         else:
-            for param in self.model.parameters():
-                if to_none:
-                    param.grad = None
-                elif param.grad is not None:
-                    param.grad.detach_().zero_()
+            clear_model(self.model, to_none)
         self.expected.clear(NAMES)
         self.expected.stepped.clear()
 
@@ -327,6 +341,15 @@ class Script(SessionMachine):
         assert [scale for scale, _ in found] == [scale for scale, _ in expected]
         if self.expected.can_overflow:
             assert found == expected
+
+
+def clear_model(model, to_none):
+    """Do as ``model.zero_grad(set_to_none)``, which torch before 1.7 has not."""
+    for param in model.parameters():
+        if to_none:
+            param.grad = None
+        elif param.grad is not None:
+            param.grad.detach_().zero_()
 
 
 def change(param, grad, how):

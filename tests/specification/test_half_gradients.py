@@ -239,6 +239,49 @@ def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change,
     assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
 
 
+IN_A_BLOCK = [mask, freeze_rows, remove_some, remove_all, clear_the_model, zero_in_place, one_of_them]
+EACH_IN_A_BLOCK = [pytest.param(change, id=change.__name__) for change in IN_A_BLOCK]
+
+
+@paired(
+    "setting, change, scale, is_clipped",
+    settings_of("O0", "O1", "O2", "O4", "O5") + STORED,
+    EACH_IN_A_BLOCK,
+    [1024.0, "dynamic", 1.0],
+    [False, True],
+)
+def test_what_a_script_changes_within_a_block_before_its_backward_pass_is_obeyed(setting, change, scale, is_clipped):
+    def train(model, optimizer, backward):
+        for step in range(3):  # gradients are not cleared elsewhere
+            backward(loss_of(model, step), change if step else lambda model: None)
+            if is_clipped:
+                clip_norm(model)
+                loss_of(model, step + 1).backward()
+            optimizer.step()
+
+    def by_hand(loss, in_block):
+        in_block(model)
+        loss.backward()
+
+    def by_amp(loss, in_block):
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            in_block(model)
+            scaled_loss.backward()
+
+    model = ByHand(*smooth_network(setting).double())
+    before = weights_of(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=RATE), by_hand)
+    expected = weights_of(model)
+    with session_of(setting):
+        model = smooth_network(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        initialize(setting, model, optimizer, loss_scale=scale)
+        train(model, optimizer, by_amp)
+        names = [name for name, _ in model.named_parameters()]
+        found = dict(zip(names, [master.detach().clone() for master in amp.master_params(optimizer)]))
+    assert distance(found, expected) <= tolerance(setting) * distance(before, expected)
+
+
 @paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, EACH_CHANGE, [0, 1])
 def test_what_a_script_changes_reaches_every_optimizer_of_a_param(setting, change, steps_first):
     with session_of(setting):

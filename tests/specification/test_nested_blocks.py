@@ -183,6 +183,30 @@ def test_blocks_that_share_some_optimizers(setting, inner_has):
 
 
 @each_setting
+def test_blocks_of_one_optimizer_leave_the_gradients_of_another_that_shares_a_param(setting):
+    with session_of(setting):
+        model = Product(1.0).to(setting.high)
+        one, both = torch.optim.SGD([model.a], lr=1.0), torch.optim.SGD([model.a, model.b], lr=1.0)
+        initialize(setting, model, [one, both], loss_scale=8.0)
+
+        def loss_of(param):
+            return 2.0**-4 * param.to(setting.high).sum()
+
+        loops.backward(loss_of(model.b), [one, both])
+        loss_of(model.b).backward()  # not in a block: .grad is the sum of both
+        with amp.scale_loss(loss_of(model.a), one) as outer:
+            with amp.scale_loss(loss_of(model.a), one) as inner:
+                inner.backward()
+            outer.backward()
+        for param in (model.a, model.b):
+            assert torch.equal(param.grad.double(), torch.full_like(param, 2.0**-3).double())
+        model.b.grad.mul_(0.5)
+        before = model.state_dict()["b"].clone()
+        both.step()
+        assert torch.equal(before - model.state_dict()["b"], torch.full_like(before, 2.0**-4))
+
+
+@each_setting
 def test_an_error_in_the_inner_block_leaves_the_outer_one_right(setting):
     with session_of(setting):
         lab = Lab(setting)

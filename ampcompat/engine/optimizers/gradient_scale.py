@@ -165,6 +165,7 @@ class HeldGradients:
     def leave(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
         if self._masters.chunks:
+            self.take_changes()
             is_left = self._masters.are_stored and scaler.leaves_gradients_alone(scale)
             self._masters.move_gradients(scaler, scale, may_stay=is_left)
         params, grads = self._own_with_gradient(seen)
@@ -345,7 +346,7 @@ class HeldGradients:
     def shown(self, model, master):
         """Return what ``.grad`` of a half param shows."""
         stored = stored_gradient(model)
-        if self._is_in_pass(model) or (isinstance(self.state, ScaledByOther) and stored is not None):
+        if stored is not None and (self._is_in_pass(model) or isinstance(self.state, ScaledByOther)):
             return stored
         if stored is not None and stored_gradient(master) is not None:  # of a plain pass after one that is unscaled
             self._move_plain_gradients()

@@ -211,6 +211,8 @@ class ShownGradient:
                 self.gradient = self.copy = None
             else:
                 self.show(rounded(wide, model))
+        elif self.copy is not None:
+            self.copy = self.gradient.clone()
         self._mark = mark_of(wide)
 
     def follow_writes(self, model):

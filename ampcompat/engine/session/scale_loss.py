@@ -183,7 +183,7 @@ class BackwardPass:
         is_unreduced = sharded.exist and sharded.keep_gradients(records)
         for record, before in self._others:
             stays = self.delay_unscale or is_unreduced
-            record.gradients.end_pass_of_others(before, self.scale, () if stays else records)
+            record.gradients.end_pass_of_others(before, self.scale, () if stays else records + nested)
         self._others = ()
         if kind is not None:
             self._unscale_unchecked(records)
