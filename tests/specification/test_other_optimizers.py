@@ -1,6 +1,7 @@
 """Specification 3.2 and 7.11: optimizers that neither ``initialize`` nor ``scale_loss`` got, as of a center loss."""
 
 import functools
+import gc
 import threading
 
 import pytest
@@ -9,6 +10,8 @@ from helpers import loops
 from helpers.networks import initialize, session_of, settings_at
 
 from ampcompat import amp
+from ampcompat.engine.session import scale_loss
+from ampcompat.engine.session.other_optimizers import leaves_of
 from ampcompat.support.torch_compat import step_hooks
 
 every_level = settings_at("O0", "O1", "O2", "O3", "O4", "O5")
@@ -157,6 +160,47 @@ def test_one_warning_names_the_line_where_it_steps_on_half_weights(setting):
                     other.step()
         assert len(warned) == 1
         assert "SGD.step()" in str(warned[0].message) and "test_other_optimizers.py" in str(warned[0].message)
+
+
+@settings_at("O1", "O2")
+def test_the_graph_of_a_loss_is_not_searched_for_one_without_gradients(setting, monkeypatch):
+    gc.collect()  # optimizers of earlier tests
+    searched = []
+    monkeypatch.setattr(scale_loss, "leaves_of", lambda loss: searched.append(loss) or leaves_of(loss))
+    with session_of(setting):
+        model, center_loss = make()
+        optimizer, other = sgd(model.parameters()), sgd(center_loss.parameters())
+        initialize(setting, model, optimizer, loss_scale=8.0)
+        for _ in range(2):
+            loops.backward(model(torch.tensor(BATCH)).float().sum(), optimizer)
+        assert not searched
+        center_loss(torch.tensor(BATCH)).backward()
+        loops.backward(model(torch.tensor(BATCH)).float().sum(), optimizer)
+        assert len(searched) == 1
+        other.step()
+
+
+@every_level
+def test_nested_blocks_of_two_calls_of_initialize_leave_it_the_sum(setting):
+    with session_of(setting):
+        models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+        _, center_loss = make()
+        optimizers, other = [sgd(model.parameters()) for model in models], sgd(center_loss.parameters())
+        for model, optimizer, scale in zip(models, optimizers, (8.0, 16.0)):
+            initialize(setting, model, optimizer, loss_scale=scale)
+        features = torch.tensor(BATCH)
+        for number in range(1, 4):
+            losses = [center_loss(features) + model(features).float().sum() for model in models]
+            with amp.scale_loss(losses[0], optimizers[0]) as outer:
+                if number == 1:
+                    outer.backward()
+                with amp.scale_loss(losses[1], optimizers[1]) as inner:
+                    inner.backward()
+                if number > 1:
+                    outer.backward()
+            plain = torch.autograd.grad(center_loss(features), center_loss.centers)[0]
+            assert torch.allclose(center_loss.centers.grad, 2 * number * plain, rtol=2.0**-6)
+        other.zero_grad()
 
 
 @every_level

@@ -165,7 +165,8 @@ class HeldGradients:
     def leave(self, scaler, scale, seen):
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
         if self._masters.chunks:
-            self.take_changes()
+            if self._shown:
+                self.take_changes()
             is_left = self._masters.are_stored and scaler.leaves_gradients_alone(scale)
             self._masters.move_gradients(scaler, scale, may_stay=is_left)
         params, grads = self._own_with_gradient(seen)

@@ -5,9 +5,10 @@ from itertools import chain
 
 import torch
 
+from ...support import tensor_lists
 from ...support.live_objects import WeakList, all_objects
 from ..optimizers.optimizer_record import record_of
-from .untrained_params import trained_ids
+from .untrained_params import OpenPasses, trained_ids
 
 
 class OtherOptimizers:
@@ -20,6 +21,7 @@ class OtherOptimizers:
     def __init__(self):
         self._unknown, self._reached = WeakList(), WeakList()
         self._are_reached = False  # any, so far
+        self.passes = OpenPasses()
         self._is_open = False
 
     def _open(self, patches):
@@ -35,28 +37,36 @@ class OtherOptimizers:
 
         patches.set(torch.optim.Optimizer, "__init__", noted)
         for each in all_objects(torch.optim.Optimizer):
-            self._unknown.add(each)
+            if record_of(each) is None:
+                self._unknown.add(each)
 
-    def params_reached_by(self, loss, session):
-        """Return the params of optimizers that scaled passes reach, that of this loss or an earlier one.
+    def exist(self, patches):
+        """Return whether there may be any; the search for them is undone by ``patches``."""
+        if not self._is_open:
+            self._open(patches)
+        return self._are_reached or bool(self._unknown)
+
+    def params_reached_by(self, leaves, session):
+        """Return the params of optimizers that scaled passes reach, that of one loss or an earlier one.
 
         Without those that are in optimizers with a record, too, as those of an optimizer around another.
+
+        Args:
+            leaves: returns ``leaves_of`` the loss. It is called if an optimizer that no pass has reached has gradients:
+                only these are multiplied, as a block begins, or divided, as it ends.
         """
-        if not self._is_open:
-            self._open(session.patches)
         unknown = []
         for each in self._unknown:
-            if record_of(each) is None:
-                unknown.append(each)
-            else:
+            if record_of(each) is not None:
                 self._unknown.discard(each)
+            elif tensor_lists.have_stored_gradients(_params_of(each)):
+                unknown.append(each)
         if not (unknown or self._are_reached):
-            return ()
+            return []
         trained = trained_ids(session)
-        own = [(each, {id(param) for param in _params_of(each)} - trained) for each in unknown]
-        leaves = leaves_of(loss) if any([ids for _, ids in own]) else set()
-        for each, ids in own:
-            if ids & leaves or not ids:
+        for each in unknown:
+            ids = {id(param) for param in _params_of(each)} - trained
+            if not ids or ids & leaves():
                 self._are_reached = True
                 self._unknown.discard(each)
                 self._reached.add(each)

@@ -1,5 +1,6 @@
 """``BackwardPass``, the context manager of one ``scale_loss`` block."""
 
+import functools
 import operator
 import warnings
 import weakref
@@ -14,6 +15,7 @@ from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
 from ..optimizers.shown_gradients import is_unchanged, mark_of
+from .other_optimizers import leaves_of
 
 _CONFIGURATION = operator.attrgetter("configuration")
 
@@ -65,7 +67,8 @@ class BackwardPass:
         self._ddp_wrappers = session.ddp_wrappers
         self._adopted = adopted
         self._others = ()  # (record, its gradients before) of other optimizers, whose params the pass may reach too
-        self._untrained = ()  # the ``UntrainedPass`` of each configuration
+        self._untrained = ()  # the ``UntrainedPass`` of each configuration, that of other optimizers last
+        self._leaves = None  # returns ``leaves_of`` the loss; None if there are no other optimizers
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
 
     def __enter__(self):
@@ -146,21 +149,37 @@ class BackwardPass:
         return others
 
     def _begin_untrained(self):
-        reached = self._session.other_optimizers.params_reached_by(self.loss, self._session)
-        found, leaves = [], [*self._untrained_leaves, *reached]
+        session, found, known = self._session, [], set()
         for each in dict.fromkeys([self.configuration, *map(_CONFIGURATION, self.records)]):
-            params = each.untrained.params(self._session, each)
-            if found or leaves:  # those of another configuration may be among them
-                known = {id(param) for _, earlier in found for param in earlier}
-                alike = {id(param): param for param in [*params, *leaves]}
-                params = [param for key, param in alike.items() if key not in known]
+            params = each.untrained.params(session, each)
+            if known:  # those of another configuration may be among them
+                params = [param for param in params if id(param) not in known]
             if params:
-                found.append((each.untrained, params))
-            leaves = ()
+                found.append((each.untrained.passes, params))
+                known.update(map(id, params))
+        others = [leaf for leaf in self._untrained_leaves if id(leaf) not in known] if self._untrained_leaves else []
+        if session.other_optimizers.exist(session.patches):
+            self._leaves = functools.lru_cache(maxsize=None)(functools.partial(leaves_of, self.loss))
+            others += self._others_reached(known.union(map(id, others)))
+        if others or self._leaves is not None:
+            found.append((session.other_optimizers.passes, others))
         if not found:
             return ()
         with self._process_casts.paused():
-            return [untrained.begin(params, self.scale) for untrained, params in found]
+            return [passes.begin(params, self.scale) for passes, params in found]
+
+    def _others_reached(self, known):
+        """Return params of optimizers that amp did not get, which have to be rescaled now and are not ``known``."""
+        reached = self._session.other_optimizers.params_reached_by(self._leaves, self._session)
+        return [param for key, param in {id(param): param for param in reached}.items() if key not in known]
+
+    def _end_untrained(self):
+        if self._leaves is not None:  # some may have had no gradients when the block began
+            known = {id(param) for each in self._untrained for param in each.params}
+            self._untrained[-1].params = [*self._untrained[-1].params, *self._others_reached(known)]
+        with self._process_casts.paused():
+            for each in self._untrained:
+                each.end()
 
     def __exit__(self, kind, error, trace):
         if self._left is not None:
@@ -176,9 +195,7 @@ class BackwardPass:
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)
         if self._untrained:
-            with self._process_casts.paused():
-                for each in self._untrained:
-                    each.end()
+            self._end_untrained()
         sharded = self._session.sharded_models
         is_unreduced = sharded.exist and sharded.keep_gradients(records)
         for record, before in self._others:

@@ -20,7 +20,7 @@ _REGISTRATION_HOOKS = ("register_module_module_registration_hook", "register_mod
 
 
 class UntrainedParams:
-    """The params of a configuration's models that no optimizer has, and the passes that are open.
+    """The params of a configuration's models that no optimizer has, and the ``OpenPasses``.
 
     The list is made anew when a model or an optimizer was added or freed, ``param_groups`` have changed
     (``OptimizerRecord.follow_groups``), or any module has got a param or a submodule (torch 2.0). A weak reference to
@@ -29,7 +29,7 @@ class UntrainedParams:
 
     def __init__(self):
         self._owners, self._params = (), None  # weak references to the models and to the records
-        self._open = []  # weak references to the ``UntrainedPass`` objects: a block may be abandoned in a generator
+        self.passes = OpenPasses()
 
     def forget(self, reference=None):
         """Make the list anew when it is needed next."""
@@ -44,18 +44,25 @@ class UntrainedParams:
             self._params = [param for key, param in found.items() if key not in trained]
         return self._params
 
-    def begin(self, params, scale):
-        """Return the ``UntrainedPass`` of a block that begins now."""
-        begun = UntrainedPass(params, scale, self._open)
-        self._open.append(weakref.ref(begun, self._open.remove))
-        return begun
-
 
 def trained_ids(session):
     """Return the ids of the params that the optimizers of a session have: half ones, their masters, and all others."""
     groups = [group["params"] for record in session.records for group in record.optimizer.param_groups]
     leaves = [record.leaf_params() for record in session.records]
     return set(map(id, chain.from_iterable(groups + leaves)))
+
+
+class OpenPasses:
+    """The ``UntrainedPass`` objects of blocks that are open, which may reach the same params."""
+
+    def __init__(self):
+        self._open = []  # weak references, the innermost one last: a block may be abandoned in a generator
+
+    def begin(self, params, scale):
+        """Return the ``UntrainedPass`` of a block that begins now."""
+        begun = UntrainedPass(params, scale, self._open)
+        self._open.append(weakref.ref(begun, self._open.remove))
+        return begun
 
 
 class UntrainedPass:
@@ -68,7 +75,7 @@ class UntrainedPass:
     """
 
     def __init__(self, params, scale, open_passes):
-        self._params, self._scale, self._open = params, scale, open_passes
+        self.params, self._scale, self._open = params, scale, open_passes
         self._aside = []  # (param, gradient): half ones, which could overflow when they are multiplied
         wide = []
         for param in params:
@@ -85,7 +92,7 @@ class UntrainedPass:
     def end(self):
         """Divide the new gradients by the scale, and add them to the earlier ones."""
         self._open.remove(weakref.ref(self))
-        gradients = [gradient for gradient in map(stored_gradient, self._params) if gradient is not None]
+        gradients = [gradient for gradient in map(stored_gradient, self.params) if gradient is not None]
         self._multiply(gradients, self._scale_around(), self._scale)
         if self._aside:
             with grad_enabled(False):
