@@ -172,6 +172,14 @@ def kept_average(dtype, how, decay=0.999, lr=0.5):
                 average.data.norm()
             elif how == "copy_" and step % 3 == 2:
                 average.copy_(weight)
+            elif how == "new .data":
+                average.data = decay * average + (1 - decay) * weight
+        if how == "new tensors":
+            averages.update(
+                (name, decay * averages[name] + (1 - decay) * each) for name, each in zip(averages, weights)
+            )
+        if how == "new copies":
+            averages.update((name, each.clone()) for name, each in zip(averages, weights))
         if how == "foreach":
             torch._foreach_lerp_(list(averages.values()), weights, 1 - decay)
 

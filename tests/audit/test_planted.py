@@ -119,6 +119,21 @@ RUNS = {
         of(planted.kept_average, HALF, "lerp_"),
         of(planted.kept_average, HALF, "lerp_", decay=0.1),
     ),
+    "average by new .data": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "new .data"),
+        of(planted.kept_average, FULL, "new .data"),
+    ),
+    "average of new tensors": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "new tensors"),
+        of(planted.kept_average, FULL, "new tensors"),
+    ),
+    "average of new tensors, or copies": Run(
+        "half_average",
+        of(planted.kept_average, HALF, "new tensors"),
+        of(planted.kept_average, HALF, "new copies"),
+    ),
     "no scaler": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, 2.0**16)),
     "no scaler, clipped gradients": Run(
         "no_scaler", of(planted.underflowing, None, clip=1e-6), of(planted.underflowing, None, HALF, clip=1e-6)

@@ -76,6 +76,8 @@ class Audit:
     def _before_step(self, optimizer, args, kwargs):
         self._forward.end(optimizer)
         self._averages.compare(begins=False)
+        if self._averages.replaced:
+            self._look_for_averages(all_objects(torch.Tensor))
         if not self._updates.has(optimizer):
             self._new.append(optimizer)
             self._argv = sys.argv[1:] if self._argv is None else self._argv
@@ -107,9 +109,13 @@ class Audit:
         for model in models:
             self._names.update((param, name) for name, param in model.named_parameters())
             self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
-        tensors = [each for each in objects if isinstance(each, torch.Tensor) and id(each) not in halves]
-        self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
+        self._look_for_averages([each for each in objects if isinstance(each, torch.Tensor)])
         return models
+
+    def _look_for_averages(self, tensors):
+        halves = set(map(id, self._masters.values()))
+        tensors = [each for each in tensors if id(each) not in halves]
+        self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
 
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)

@@ -29,9 +29,8 @@ class RepeatedSteps:
         self._counts = is_new  # the step
 
     def own_tensors(self):
-        """Return the tensors of this object that have a param's shape."""
-        copies = [each for chunk in self._chunks for each in (chunk.before, chunk.after) if each is not None]
-        places = [place for each in copies for part in each.places for place in part]
+        """Return the tensors of this object that may have a param's shape."""
+        places = [each for chunk in self._chunks for each in chunk.own_tensors()]
         states = [each for each in self._twin.state.values() if isinstance(each, dict)]
         state = [value for each in states for value in each.values()]
         return places + state + [own for each in self._copies.values() for own in (each, each.grad)]
@@ -74,32 +73,33 @@ class RepeatedSteps:
 
 
 class ParamChunk:
-    """Params of one device and dtype, with their copies: what is done at each step takes all of them at once.
-
-    Attributes:
-        params: the params.
-        before, after: ``FlatCopies`` of the last step, or None.
-    """
+    """Params of one device and dtype, with their copies: what is done at each step takes all of them at once."""
 
     def __init__(self, pairs):
-        self.params, self._copies = map(list, zip(*pairs))
+        self._params, self._copies = map(list, zip(*pairs))
         self._start = None  # (the weights, the copies)
-        self.before = self.after = None
+        self._before = self._after = None  # ``FlatCopies`` of the last step
         self._lost = self._meant = self._is_small = None
+
+    def own_tensors(self):
+        """Return the copies of params that this object keeps."""
+        kept = [each for each in (self._before, self._after) if each is not None]
+        places = [place for each in kept for part in each.places for place in part]
+        return places + [values for each in kept for values in each.values] + list(self._start or ())
 
     def before_step(self):
         """Note the weights."""
         if self._start is None:
-            self.before, self.after = (FlatCopies(self.params, self._copies) for _ in range(2))
-            self._start = tuple(each.clone() for each in self.before.read())
+            self._before, self._after = (FlatCopies(self._params, self._copies) for _ in range(2))
+            self._start = tuple(each.clone() for each in self._before.read())
             self._lost, self._meant = (torch.zeros_like(self._start[0], dtype=torch.uint8) for _ in range(2))
             self._is_small = torch.ones_like(self._lost, dtype=torch.bool)
         else:
-            self.before.read()
+            self._before.read()
 
     def after_step(self):
         """Count the updates that were lost."""
-        (weight, copy), (now, copy_now) = self.before.values, self.after.read()
+        (weight, copy), (now, copy_now) = self._before.values, self._after.read()
         update = (copy_now - copy).abs_()
         is_meant = update != 0
         self._meant += is_meant
@@ -110,7 +110,7 @@ class ParamChunk:
         """Yield ``((name, params), vector)``, an element per param."""
         if self._start is None:
             return
-        now, copy = self.after.read()
+        now, copy = self._after.read()
         moved = copy - self._start[1]
         is_far = self._is_small & (moved.abs() >= unit_in_last_place(self._start[0]) / 2)
         by_name = {
@@ -121,7 +121,7 @@ class ParamChunk:
             "far": is_far,
             "far and moved": is_far & (now != self._start[0]),
         }
-        yield from sums_by_param(by_name, self.params, self.params)
+        yield from sums_by_param(by_name, self._params, self._params)
 
 
 class FlatCopies:
