@@ -6,7 +6,7 @@ import sys
 import time
 
 from ..scripts.check import check as check_paths
-from ..scripts.check.check_text import to_sarif, to_text
+from ..scripts.check.check_text import to_text
 from ..scripts.reading.code_files import kind
 from ..support import terminal
 from ..support.terminal import show
@@ -28,35 +28,30 @@ def check(arguments):
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder; nothing in it is run or imported")
     parser.add_output("--json", metavar="FILE", help="write the report as JSON; `-` prints it instead of the text")
-    parser.add_output("--sarif", metavar="FILE", help="write the findings as SARIF; `-` prints them instead")
     parser.add_argument("--brief", action="store_true", help="leave out the list of every use")
     parser.add_max_size(LARGEST)
     options = parser.parse_args(arguments)
     for path in options.paths:
         if not os.path.exists(path):
             parser.error(f"no such file or folder: {path!r}")
-    if options.json == options.sarif == "-":
-        parser.error("only one of --json and --sarif can be printed; give the other a file name")
     parser.check_outputs(options, _inputs(options))
     report = check_paths(options.paths, _progress(sys.stderr), options.max_size)
-    outputs = [(options.json, report.as_dict()), (options.sarif, to_sarif(report))]
-    if "-" not in (options.json, options.sarif):
-        show(to_text(report, with_uses=not options.brief)[:-1])
-    for name, content in [each for each in outputs if each[0] is not None]:
-        text = json.dumps(content, indent=1) + "\n"
-        if name == "-":
-            sys.stdout.write(text)
-        else:
-            parser.write_file(name, text)
+    text = json.dumps(report.as_dict(), indent=1) + "\n"
+    if options.json == "-":
+        sys.stdout.write(text)
+        return report.exit_code
+    show(to_text(report, with_uses=not options.brief)[:-1])
+    if options.json is not None:
+        parser.write_file(options.json, text)
     return report.exit_code
 
 
 def _inputs(options):
-    """Return the files and folders to read, and those of the files to write that are read as files of such a folder."""
-    written = [path for path in (options.json, options.sarif) if path is not None and os.path.isfile(path)]
+    """Return the files and folders to read, and the file to write if it is read as a file of such a folder."""
     folders = [os.path.join(os.path.realpath(path), "") for path in options.paths if os.path.isdir(path)]
-    read = [path for path in written if os.path.realpath(path).startswith(tuple(folders)) and kind(path)]
-    return options.paths + read
+    written = options.json
+    is_read = written and os.path.isfile(written) and os.path.realpath(written).startswith(tuple(folders))
+    return options.paths + ([written] if is_read and kind(written) else [])
 
 
 def _progress(stream):

@@ -127,7 +127,6 @@ ESTIMATE = [
 CHECK = [
     ("/nowhere", "no such file or folder: '/nowhere'"),
     ("", "required: PATH"),
-    (". --json - --sarif -", "only one of"),
     ("--json /nowhere/f t.py", "cannot write '/nowhere/f'"),
 ]
 SELFTEST = [
@@ -153,10 +152,9 @@ if features.is_version_within(oldest=fake_tensors.OLDEST):
 #: Commands that would write over a file that they read.
 OVERWRITING = """
     check t.py --json t.py
-    check t.py --sarif ./t.py
+    check t.py --json ./t.py
     check . --json t.py
     check t.py --json link.py
-    check t.py --json new --sarif new
     report r.json --markdown r.json
     report r.json --latex r.json
     report r.json --html r.json

@@ -1,11 +1,9 @@
-"""A report as text, one screen first, then every use; and in SARIF 2.1.0, which code review tools show at the lines."""
+"""A report as text, one screen first, then every use."""
 
 import collections
-import os
 
-from ... import __version__
 from ..reading.loops_without_apex import LEVELS
-from ..reading.rules import IN_PART, REFUSED, RULES, SUPPORTED
+from ..reading.rules import IN_PART, REFUSED, SUPPORTED
 from .check_report import SEVERITIES
 
 #: The number of scripts and findings on the first screen.
@@ -62,8 +60,7 @@ def _summary(report):
         names = collections.Counter(each.level for each in report.levels)
         known = ", ".join("{} ({})".format(*row) for row in sorted(names.items()))
         lines.append("Levels: " + known.replace("?", "known only at run time"))
-    years = sorted({each.years for each in report.uses if each.years != "all years"})
-    return lines + (["API of: " + ", ".join(years)] if years else [])
+    return lines
 
 
 def _findings(report):
@@ -88,7 +85,7 @@ def _uses(report):
     lines = ["", "Every use:"]
     for use in report.uses:
         advice = "; " + use.advice if use.advice else ""
-        lines.append(f"  {use.place} {use.name}: {use.becomes}{advice} ({use.years})")
+        lines.append(f"  {use.place} {use.name}: {use.becomes}{advice}")
     for level in report.levels:
         lines.append(f"  {level.place} level {level.level}: {level.source}")
     return lines
@@ -97,38 +94,3 @@ def _uses(report):
 def _shortened(lines, most, noun):
     more = len(lines) - most
     return lines if more <= 0 else lines[:most] + [f"  … and {more} more {noun}"]
-
-
-def to_sarif(report):
-    """Return the findings as a SARIF log, a dict for JSON. In a notebook, the line is that in the cell."""
-    rules = [
-        {
-            "id": name,
-            "shortDescription": {"text": row.title},
-            "help": {"text": row.remedy},
-            "defaultConfiguration": {"level": row.severity},
-        }
-        for name, row in RULES.items()
-    ]
-    driver = {"name": "ampcompat", "version": __version__, "rules": rules}
-    results = [_result(each) for each in report.findings]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]}
-
-
-def _result(finding):
-    place = finding.place
-    location = {
-        "physicalLocation": {
-            "artifactLocation": {"uri": place.path.replace(os.sep, "/")},
-            "region": {"startLine": place.line},
-        }
-    }
-    if place.cell is not None:
-        location["logicalLocations"] = [{"name": f"cell {place.cell}"}]
-    return {
-        "ruleId": finding.rule,
-        "level": finding.severity,
-        "message": {"text": finding.message},
-        "locations": [location],
-    }

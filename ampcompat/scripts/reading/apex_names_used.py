@@ -10,22 +10,6 @@ from .rules import REFUSED, Use
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
-#: The beginning of a full name -> when Apex had this API. The first entry that matches is used.
-_YEARS = [
-    ("apex.amp.init", "2018: amp.init"),
-    ("apex.amp.opt", "2018: amp.init"),
-    ("apex.fp16_utils", "2018: fp16_utils"),
-    ("apex.optimizers.FP16_Optimizer", "2018: FP16_Optimizer"),
-    ("apex.optimizers.fp16_optimizer", "2018: FP16_Optimizer"),
-    ("apex.contrib.optimizers.FP16_Optimizer", "2018: FP16_Optimizer"),
-    ("apex.RNN", "2018: RNN"),
-    ("apex.reparameterization", "2018: reparameterization"),
-    ("apex.amp.register_bfloat16_function", "2021: AMD's fork"),
-    ("apex.amp.bfloat16_function", "2021: AMD's fork"),
-    ("apex.amp", "2019: amp.initialize"),
-    ("apex.transformer", "2021: transformer"),
-]
-
 
 def uses(source):
     """Return the uses of Apex's names in a ``Source``, by line, once per name and line."""
@@ -46,15 +30,7 @@ def uses(source):
 def use(place, name, fallback=""):
     """Return the ``Use`` of a full name at a place."""
     verdict = alias_names().verdict(name)
-    return Use(place, name, verdict.becomes, verdict.advice, years(name), fallback)
-
-
-def years(name):
-    """Return when Apex had the API that a full name belongs to."""
-    for start, text in _YEARS:
-        if name == start or name.startswith(start + "."):
-            return text
-    return "all years"
+    return Use(place, name, verdict.becomes, verdict.advice, fallback)
 
 
 def _names(nodes, names):

@@ -1,4 +1,4 @@
-"""The records of a report of ``check``, and its rules; the docs and SARIF use the table."""
+"""The records of a report of ``check``, and its rules; the docs use the table."""
 
 from typing import NamedTuple, Optional
 
@@ -26,7 +26,6 @@ class Use(NamedTuple):
         name: the full name, such as ``apex.amp.initialize``.
         becomes: ``supported``, ``in part`` or ``refused``.
         advice: what differs, or what to use instead; empty if nothing differs.
-        years: when Apex had this API.
         fallback: why a script can continue without it: ``try`` (ImportError is handled), ``function`` (only its callers
             need it), or empty.
     """
@@ -35,7 +34,6 @@ class Use(NamedTuple):
     name: str
     becomes: str
     advice: str
-    years: str
     fallback: str = ""
 
 
