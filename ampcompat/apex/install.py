@@ -55,5 +55,5 @@ def interpreter_options():
 
 def _remove_modules():
     """Remove every loaded module of ``apex`` and its extensions from ``sys.modules`` and return them."""
-    names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C", "syncbn")]
+    names = [name for name in sys.modules if name.partition(".")[0] in ("apex", "amp_C", "apex_C")]
     return {name: sys.modules.pop(name) for name in names}

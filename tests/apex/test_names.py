@@ -82,8 +82,6 @@ NAMES = {
     "multi_tensor_lamb multi_tensor_lamb_stage1_cuda multi_tensor_lamb_stage2_cuda multi_tensor_novograd "
     "multi_tensor_adagrad multi_tensor_unscale_l2norm multi_tensor_adam_capturable_master update_scale_hysteresis",
     "apex_C": "flatten unflatten",
-    "syncbn": "welford_mean_var welford_parallel batchnorm_forward reduce_bn batchnorm_backward "
-    "welford_mean_var_c_last batchnorm_forward_c_last reduce_bn_c_last batchnorm_backward_c_last relu_bw_c_last",
 }
 ABSENT = [
     ("apex.parallel", "Nonsense", "DistributedDataParallel, LARC"),
@@ -140,8 +138,7 @@ def test_what_there_is_instead_is_what_there_is():
     with pytest.raises(ImportError) as caught:
         exec("from apex import foo", {})
     listed = str(caught.value).partition("apex has ")[2].rstrip(".").split(", ")
-    own = {"DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning"}
-    assert set(listed) == own.union(NAMES["apex"].split())
+    assert set(listed) == {"DeprecatedFeatureWarning"}.union(NAMES["apex"].split())
 
 
 def test_a_name_that_a_module_file_lacks_is_an_import_error_that_names_it():

@@ -165,7 +165,7 @@ def test_names_that_ampcompat_lacks_are_nvidias_with_and_without_a_gpu(installed
 
     assert FusedLARS.origin == DistributedFusedAdam.origin == "nvidia" and apex.optimizers.FusedLARS is FusedLARS
     assert FusedSGD.__module__.startswith("ampcompat") and FusedSGDAgain is optimizers.FusedSGD
-    assert apex.deprecated_warning.__module__.startswith("ampcompat")
+    assert apex.DeprecatedFeatureWarning.__module__.startswith("ampcompat")
     assert not hasattr(apex.optimizers, "no_such_name") and not hasattr(apex.amp, "no_such_name")
     with pytest.raises(AttributeError, match="does not load: no GPU"):
         apex.fused_dense.no_such_name

@@ -25,7 +25,7 @@ from .check_report import CheckReport
 #: A Python file without any of these does not use Apex, not even through another file of the project.
 _HINTS = re.compile(
     r"apex|scale_loss|master_params|\b(amp|{})\b|[\"']O[0-5][\"']".format(
-        "|".join(sorted(EXTENSIONS) + ["amp_C", "syncbn"])
+        "|".join(sorted(EXTENSIONS) + ["amp_C"])
     ).encode()
 )
 _WORD = re.compile(r"(?<![a-z])apex(?![a-z])", re.IGNORECASE)

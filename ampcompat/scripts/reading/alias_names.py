@@ -28,6 +28,7 @@ EXTENSIONS = {
     "mlp_cuda": "apex.mlp",
     "xentropy_cuda": "apex.contrib.xentropy",
     "fast_layer_norm": "apex.contrib.layer_norm",
+    "syncbn": "apex.parallel",
     "bnp": "apex.contrib.groupbn",
     "fast_multihead_attn": "apex.contrib.multihead_attn",
     "fmhalib": "apex.contrib.fmha",

@@ -33,8 +33,8 @@ _find_ampcompat()
 _absent.install_finders()
 _advise_where_cuda_is_missing()
 
-#: Names that Apex's ``__init__.py`` defines: see ``ampcompat.apex.package_names``.
-_PACKAGE_NAMES = ("DeprecatedFeatureWarning", "RankInfoFormatter", "check_cudnn_version_and_warn", "deprecated_warning")
+#: What scripts use of the names that Apex's ``__init__.py`` defines: see ``ampcompat.apex.package_names``.
+_PACKAGE_NAMES = ("DeprecatedFeatureWarning",)
 
 
 def __getattr__(name):
