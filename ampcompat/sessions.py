@@ -38,7 +38,6 @@ def session(
     op_stats_file: Optional[str] = None,
     stats_every: Optional[int] = None,
     stats_file: Optional[str] = None,
-    stats_tensorboard: Optional[str] = None,
     **options: Any,
 ) -> Iterator[Session]:
     """Return a context manager in which mixed precision is active; everything is restored on exit.
@@ -60,7 +59,6 @@ def session(
         op_stats_file: write these counts to a JSON file.
         stats_every: measure activations, gradients and weights in the optimizer steps 0, n, 2n, …
         stats_file: the CSV file that these statistics are written to.
-        stats_tensorboard: a folder to which they are written as TensorBoard events.
         **options: any option of ``amp.initialize`` that an opt level sets, such as ``loss_scale=128.0``.
 
     Yields:
@@ -68,7 +66,7 @@ def session(
 
     Raises:
         AmpError: a session is open already, the level is unknown, or an option is invalid for the level; or statistics
-            need a newer torch, or TensorBoard is not installed.
+            need a newer torch.
     """
     if process_state.current() is not None:
         raise AmpError("A session is open already. Leave its block, or call ampcompat.reset(), before opening another.")
@@ -77,8 +75,12 @@ def session(
     if store_param_remainders:
         overrides["store_param_remainders"] = True
     opened = new_session(backend, dtypes, verbosity, allow_banned, overrides, observers)
-    stated = {"op_stats": op_stats, "op_stats_file": op_stats_file, "stats_every": stats_every}
-    stated.update(stats_file=stats_file, tensorboard=stats_tensorboard)
+    stated = {
+        "op_stats": op_stats,
+        "op_stats_file": op_stats_file,
+        "stats_every": stats_every,
+        "stats_file": stats_file,
+    }
     add_observers(opened, **{**stated, **process_state.observed()})
     if diagnose:
         add_diagnosis(opened)

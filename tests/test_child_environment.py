@@ -19,7 +19,6 @@ TOLD = {
     "op_stats_file": "calls.json",
     "stats_every": 5,
     "stats_file": "stats.csv",
-    "tensorboard": "events",
     "device": "cpu",
     "forces_level": True,
     "command_for_cpu": "ampcompat run --device cpu train.py 'a b'",

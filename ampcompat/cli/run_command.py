@@ -151,18 +151,14 @@ def add_observing_options(parser):
         metavar="N",
         help="write statistics of activations, gradients and weights in every N-th optimizer step",
     )
-    parser.add_output("--stats-file", metavar="FILE.csv", help="where to write them as CSV")
-    parser.add_argument(
-        "--stats-tensorboard", type=os.path.abspath, dest="tensorboard", metavar="DIR", help="or as TensorBoard events"
-    )
+    parser.add_output("--stats-file", metavar="FILE.csv", help="the CSV file to write them to")
 
 
 def _check_statistics(parser, options):
-    has_place = options.stats_file is not None or options.tensorboard is not None
-    if options.stats_every is not None and not has_place:
-        parser.error("--stats-every needs a place to write to: --stats-file FILE.csv or --stats-tensorboard DIR")
-    if options.stats_every is None and has_place:
-        parser.error("--stats-file and --stats-tensorboard need --stats-every N, such as --stats-every 100")
+    if options.stats_every is not None and options.stats_file is None:
+        parser.error("--stats-every needs a file to write to: --stats-file FILE.csv")
+    if options.stats_every is None and options.stats_file is not None:
+        parser.error("--stats-file needs --stats-every N, such as --stats-every 100")
 
 
 def parse_level(text):

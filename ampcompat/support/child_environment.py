@@ -67,7 +67,6 @@ class ChildEnvironment:
     op_stats_file: Optional[str] = _told("OP_STATS_FILE")
     stats_every: Optional[int] = _told("STATS_EVERY", int)
     stats_file: Optional[str] = _told("STATS_FILE")
-    tensorboard: Optional[str] = _told("STATS_TENSORBOARD")
     device: Optional[str] = _told("DEVICE")
     forces_level: Optional[bool] = _told("FORCES_LEVEL", _flag)
     command_for_cpu: Optional[str] = _told("COMMAND_FOR_CPU")

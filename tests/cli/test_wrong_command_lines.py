@@ -63,8 +63,8 @@ RUN = [
     ("--opt-levl O1 t.py", "unrecognized arguments: --opt-levl; did you mean --opt-level?\n"),
     ("--backends=native t.py", "unrecognized arguments: --backends=native; did you mean --backend?\n"),
     ("--learning-rate 1 t.py", "unrecognized arguments: --learning-rate\n"),
-    ("--stats-every 2 t.py", "needs a place to write to"),
-    ("--stats-file f.csv t.py", "need --stats-every N"),
+    ("--stats-every 2 t.py", "needs a file to write to"),
+    ("--stats-file f.csv t.py", "needs --stats-every N"),
     ("--op-stats-file none/f.json t.py", "the folder does not exist or is not writable"),
 ]
 AB = [

@@ -15,7 +15,6 @@ from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 from ampcompat.engine.loss_scaling.overflow_check import StepSkips
 from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpError
-from ampcompat.support.torch_compat import features
 from ampcompat.tools.selftest import runner, training
 from ampcompat.tools.selftest.results import FAILED, OK, CheckResult
 
@@ -89,14 +88,6 @@ def test_an_overflow_that_is_not_skipped_is_found(monkeypatch):
     monkeypatch.setattr(StepSkips, "take", lambda self: False)
     found = rows_of("overflow")
     assert found and all(row.status == FAILED and "weights CHANGED" in row.found for row in found)
-
-
-def test_host_reads_are_counted():
-    if not features.has_dispatch_modes():
-        pytest.skip("this torch has no dispatch modes to count with")
-    tensor = torch.ones(3)
-    assert training.host_reads("cpu", lambda: [float(tensor.sum()), bool(tensor[0] > 0)]) == 2
-    assert training.host_reads("cpu", lambda: tensor.sum()) == 0
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

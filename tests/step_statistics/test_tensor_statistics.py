@@ -2,8 +2,6 @@
 
 import csv
 import math
-import sys
-import types
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from helpers.processes import run_in_process
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.errors import AmpError, AmpValueError
+from ampcompat.errors import AmpValueError
 from ampcompat.trace.step_statistics import tensor_statistics
 from ampcompat.trace.values import SUMMARY, summary
 
@@ -124,42 +122,9 @@ def test_each_rank_writes_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tensor_statistics, "world_size", lambda: 2)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1, raising=False)
     file = tensor_statistics.CsvFile(str(tmp_path / "stats.csv"))
-    file.write(0, [{"step": 0, "kind": "weight"}])
+    file.write([{"step": 0, "kind": "weight"}])
     file.close()
     assert [path.name for path in tmp_path.iterdir()] == ["stats.rank1.csv"]
-
-
-def test_tensorboard_gets_a_scalar_for_each_number(tmp_path, monkeypatch):
-    written = {}
-
-    class Writer:
-        def __init__(self, folder):
-            written["folder"] = folder
-
-        def add_scalar(self, tag, value, step):
-            written[tag, step] = value
-
-        def flush(self):
-            written["flushed"] = True
-
-        def close(self):
-            written["closed"] = True
-
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
-    rows, _, _ = train(tmp_path / "s.csv", "O2", stats_tensorboard=str(tmp_path / "events"))
-    (row,) = [each for each in rows if each["step"] == "2" and each["kind"] == "weight" and each["module"] == "last"][
-        :1
-    ]
-    assert written["max_abs/weight/last.weight", 2] == pytest.approx(float(row["max_abs"]), rel=1e-4)
-    assert written["mean_abs/gradient/shared.output#1", 4] > 0
-    assert written["flushed"] and written["closed"] and written["folder"].startswith(str(tmp_path / "events"))
-
-
-def test_without_tensorboard_a_sentence_says_what_to_do_and_nothing_is_open(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(AmpError, match="need the package tensorboard.*--stats-file FILE.csv"):
-        train(tmp_path / "s.csv", "O2", stats_tensorboard=str(tmp_path))
-    assert ampcompat.current() is None
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ hard_override = False
 #: Fields of ``ChildEnvironment``: arguments of ``amp.initialize``, and what ``run`` observes of a script beside
 #: ``diagnose``.
 OVERRIDES = ("opt_level", "backend", "verbosity", "dtypes", "diagnose", "store_param_remainders", "keep_fp32")
-OBSERVED = ("op_stats", "op_stats_file", "stats_every", "stats_file", "tensorboard")
+OBSERVED = ("op_stats", "op_stats_file", "stats_every", "stats_file")
 
 
 def __getattr__(name):

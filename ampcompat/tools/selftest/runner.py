@@ -20,7 +20,7 @@ from ...support.torch_compat import devices, features
 from ...support.torch_compat.torch_names import dtype_name
 from .conformance import check_casts
 from .results import FAILED, MEASURED, NOT_RUN, OK, CheckResult
-from .training import REPORT, check_host_reads, check_overflow, check_parity, first_line
+from .training import REPORT, check_overflow, check_parity, first_line
 
 #: (name, device and quick -> rows)
 CHECKS = (
@@ -28,7 +28,6 @@ CHECKS = (
     ("conformance", check_casts),
     ("training", check_parity),
     ("overflow", check_overflow),
-    ("host reads", check_host_reads),
 )
 COLUMNS = "{:11}  {:26}  {:8}  {}"
 

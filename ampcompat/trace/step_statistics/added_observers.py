@@ -2,10 +2,10 @@
 
 from ...errors import AmpValueError
 from .op_stats import OpStats
-from .tensor_statistics import CsvFile, TensorBoardEvents, TensorStatistics
+from .tensor_statistics import TensorStatistics
 
 
-def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None, stats_file=None, tensorboard=None):
+def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None, stats_file=None):
     """Add observers to a session that has no models yet; return a function that ends those that are active, or None.
 
     Args:
@@ -13,22 +13,19 @@ def add_observers(session, op_stats=False, op_stats_file=None, stats_every=None,
         op_stats_file: a JSON file for these counts.
         stats_every: measure tensors in every n-th optimizer step.
         stats_file: the CSV file for these statistics.
-        tensorboard: a folder for TensorBoard events.
 
     Raises:
         AmpError: this torch or this Python does not have a feature that one of them needs.
         AmpValueError: ``stats_every`` is not positive, or it is passed without a file, or a file without it.
     """
-    if stats_every is None and (stats_file or tensorboard):
+    if stats_every is None and stats_file:
         raise AmpValueError("Statistics of tensors are written every stats_every steps, which is missing.")
     if stats_every is not None:
         if int(stats_every) < 1:
             raise AmpValueError(f"stats_every={stats_every}: expected a number of steps of at least 1.")
-        if not (stats_file or tensorboard):
-            raise AmpValueError("stats_every needs a place to write to: stats_file, or stats_tensorboard.")
-        writers = [CsvFile(stats_file)] if stats_file else []
-        writers += [TensorBoardEvents(tensorboard)] if tensorboard else []
-        session.observers.append(TensorStatistics(int(stats_every), writers))
+        if not stats_file:
+            raise AmpValueError("stats_every needs a file to write to: stats_file.")
+        session.observers.append(TensorStatistics(int(stats_every), stats_file))
     if op_stats or op_stats_file:
         observer = OpStats(op_stats_file, prints=bool(op_stats))
         session.observers.append(observer)

@@ -12,7 +12,6 @@ import weakref
 import torch
 
 from ...engine.optimizers.optimizer_record import record_of
-from ...errors import AmpError
 from ...support.observer import Observer
 from ...support.torch_compat.thread_context import world_size
 from ...support.torch_compat.torch_names import dtype_name
@@ -36,11 +35,11 @@ class TensorStatistics(Observer):
 
     Args:
         every: n.
-        writers: objects with ``write(step, rows)``, rows as dicts of ``COLUMNS``, and ``close()``.
+        path: the CSV file.
     """
 
-    def __init__(self, every, writers):
-        self._every, self._writers = every, list(writers)
+    def __init__(self, every, path):
+        self._every, self._file = every, CsvFile(path)
         self._models = []  # weak references
         self._steps = weakref.WeakKeyDictionary()  # record -> the number of its steps
         self._scales = weakref.WeakKeyDictionary()  # record -> the loss scale of its last backward pass
@@ -101,9 +100,9 @@ class TensorStatistics(Observer):
         rows, self._rows, self._calls = self._rows, [], {}
         if rows:
             numbers = read_together([values for _, values in rows])
-            rows = [dict(row, step=step, **dict(zip(NUMBERS, found))) for (row, _), found in zip(rows, numbers)]
-            for writer in self._writers:
-                writer.write(step, rows)
+            self._file.write(
+                [dict(row, step=step, **dict(zip(NUMBERS, found))) for (row, _), found in zip(rows, numbers)]
+            )
         self._hook_if_due()
 
     def closed(self, session):
@@ -115,9 +114,7 @@ class TensorStatistics(Observer):
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.close()
+        self._file.close()
 
     # -- a step --------------------------------------------------------------------------------------------------------
 
@@ -176,12 +173,6 @@ def _numbered(number, name, is_input=False):
     return number, name, is_input
 
 
-NO_TENSORBOARD = (
-    "Statistics for TensorBoard (--stats-tensorboard) need the package tensorboard, which is not installed ({}). "
-    "Install it (pip install tensorboard), or write a CSV file: --stats-file FILE.csv."
-)
-
-
 class CsvFile:
     """Rows of statistics as CSV. The file is created at the first row, since the ranks are only known then.
 
@@ -193,11 +184,12 @@ class CsvFile:
         self._path = path
         self._file = None
 
-    def write(self, step, rows):
+    def write(self, rows):
         """Append rows, dicts of ``COLUMNS``."""
         if self._file is None:
             root, ending = os.path.splitext(self._path)
-            self._file = open(f"{root}{_rank('.rank')}{ending}", "w", encoding="utf-8", newline="")
+            rank = f".rank{torch.distributed.get_rank()}" if world_size() > 1 else ""
+            self._file = open(f"{root}{rank}{ending}", "w", encoding="utf-8", newline="")
             self._rows = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
             self._rows.writeheader()
         for row in rows:
@@ -210,43 +202,3 @@ class CsvFile:
         """Close the file."""
         if self._file is not None:
             self._file.close()
-
-
-class TensorBoardEvents:
-    """Rows of statistics as TensorBoard scalars: ``max_abs/gradient/layer1.weight``, by optimizer step.
-
-    Args:
-        folder: the log directory; with several ranks, each has a folder in it.
-
-    Raises:
-        AmpError: TensorBoard is not installed.
-    """
-
-    def __init__(self, folder):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except (ImportError, AttributeError) as error:  # AttributeError: some torch with a newer setuptools
-            raise AmpError(NO_TENSORBOARD.format(error)) from error
-        self._make, self._folder, self._writer = SummaryWriter, folder, None
-
-    def write(self, step, rows):
-        """Add scalars."""
-        if self._writer is None:
-            self._writer = self._make(os.path.join(self._folder, _rank("rank")))
-        for row in rows:
-            name = ".".join(filter(None, [row["module"], row["tensor"]]))
-            prefix = f"model{row['model']}." if row["model"] else ""
-            suffix = f"#{row['call']}" if row["call"] else ""
-            for each in SUMMARY:
-                self._writer.add_scalar(f"{each}/{row['kind']}/{prefix}{name}{suffix}", row[each], step)
-        self._writer.flush()
-
-    def close(self):
-        """Close the events."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-def _rank(prefix):
-    """Return the prefix and the rank of this process, or "" if there is only one process."""
-    return f"{prefix}{torch.distributed.get_rank()}" if world_size() > 1 else ""
