@@ -36,6 +36,8 @@ def main():
     stated = bench.options(__doc__, rounds=6, steps=60, series=False)
     if stated.series:
         return series()
+    if stated.steps < 40:
+        raise SystemExit("--steps: at least 40, since the first steps and those after measured ones do not count")
     recorder.time = types.SimpleNamespace(perf_counter=time.process_time)
     bench.heading("level", "alone, ms", "as reported, ms", "ratio (quartiles)", "watched steps: ratio")
     for level in LEVELS:

@@ -11,6 +11,7 @@ import zipfile
 from packaging.version import Version
 
 from ..abtest.report import renderer
+from ..support.child_environment import LOCAL_RANK
 from . import report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
 from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
@@ -132,6 +133,8 @@ def checked_command(parser, options):
     report_options.check(parser, options)
     variants = ([options.against] if options.against else []) + (options.variants or [])
     command = script_command(parser, options, "run once per level")
+    if not options.launcher and any(LOCAL_RANK in argument for argument in command):
+        parser.error(f"{LOCAL_RANK} is torchrun's LOCAL_RANK: add --launcher 'torchrun --nproc_per_node N'")
     try:
         has_amp = command_uses_amp(command)
         options.rows, options.baseline = choose_rows(options.levels, variants, options.baseline, command, has_amp)

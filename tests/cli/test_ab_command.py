@@ -307,6 +307,10 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level():
     assert "No advice: the baseline O0 is not a usable reference: its loss is nan from step 12 on" in printed
 
 
+def test_a_rank_that_no_launcher_sets_is_an_error_before_the_first_run(error_line, script):
+    assert "add --launcher 'torchrun" in error_line("ab", script(""), "--local_rank={local_rank}")
+
+
 def test_under_a_launcher_the_error_names_the_option(monkeypatch, error_line, script):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "--launcher" in error_line("ab", script(""))
