@@ -73,7 +73,7 @@ def compare(
     rows = list(dict.fromkeys(level for level, _ in runs))
     for level, repeat in runs:
         planned = replace(common, level=level, repeat=repeat, opt_level=level)
-        recorded = _run(train, planned, report.checkpoints())
+        recorded = run_function(train, planned, report.checkpoints())
         add_recorded(report, rows, planned, recorded)
         if ends_series(report, planned, recorded.run):
             break
@@ -81,7 +81,7 @@ def compare(
     return report
 
 
-def _run(train, planned, checkpoints):
+def run_function(train, planned, checkpoints=()):
     """Do a ``PlannedRun`` of a function, and return what it ``Recorded``.
 
     ``checkpoints``: those of the series' other runs, as ``Report.checkpoints`` returns them.
