@@ -4,13 +4,13 @@ Each prediction runs in its own process. This process does not import torch.
 """
 
 import argparse
-import math
+import functools
 import sys
 
 from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
-from ..tools.estimate.batch_sizes import batch_table, parse_size, shown_batch, with_batch_placeholder
+from ..tools.estimate.batch_sizes import largest_batch, parse_size, shown_batch, with_batch_placeholder
 from ..trace.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage, format_bytes
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import add_script, command_uses_amp, parse_level, script_command
@@ -35,31 +35,19 @@ class ScriptFailed(AmpError):
 
 
 def estimate(arguments):
-    """Print the prediction, or a table of levels and batch sizes; return the exit code."""
+    """Print the predictions, or the largest batch sizes; return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     command = script_command(parser, options, "estimated")
     has_place = any(PLACEHOLDER in each for each in command)
-    if options.batch_sizes and not has_place:
-        parser.error(
-            f"--batch-sizes requires the batch size in the script's arguments: write {PLACEHOLDER} in its place, as "
-            f"in train.py --batch-size {PLACEHOLDER}"
-        )
-    if has_place and not (options.batch_sizes or options.memory):
-        parser.error(f"{PLACEHOLDER} stands for a batch size: give --batch-sizes or --memory")
+    if has_place and options.memory is None:
+        parser.error(f"{PLACEHOLDER} stands for the batch size that is searched: give --memory")
     options.levels = options.opt_level or ([None] if command_uses_amp(command) else list(WITHOUT_APEX))
     try:
-        return _print_table(options, command) if has_place else _print_predictions(options, command)
+        return _print_largest(options, command) if has_place else _print_predictions(options, command)
     except AmpError as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return FAILED
-
-
-def _print_table(options, command):
-    batches = _Batches(options, command)
-    table = batches.table(options.batch_sizes)
-    print("\n".join([str(table)] + list(batches.notes)))
-    return 0
 
 
 def _print_predictions(options, command):
@@ -73,22 +61,27 @@ def _print_predictions(options, command):
             fits = report.peak_total <= options.memory.bytes
             report.notes.insert(0, "It {} into {}.".format("fits" if fits else "does not fit", options.memory.text))
         print(report)
-    if options.memory is not None:
-        _print_largest(options, command)
+    return 0 if options.memory is None else _search(options, command)
+
+
+def _search(options, command):
+    """Search for the largest batch size by the script's own option, if it has one."""
+    option, searched = with_batch_placeholder(command, PLACEHOLDER)
+    if option is not None:
+        return _print_largest(options, searched, option)
+    print(
+        f"To find the largest batch size that fits, write {PLACEHOLDER} in its place in the script's arguments, as "
+        f"in train.py --batch-size {PLACEHOLDER}."
+    )
     return 0
 
 
-def _print_largest(options, command):
-    option, searched = with_batch_placeholder(command, PLACEHOLDER)
-    if option is None:
-        print(
-            f"To find the largest batch size that fits, write {PLACEHOLDER} in its place in the script's arguments, as "
-            f"in train.py --batch-size {PLACEHOLDER}."
-        )
-        return
-    for level, size in _Batches(options, searched).table([]).largest.items():
+def _print_largest(options, command, name="batch size"):
+    """Search for the largest batch size of each level, print it under a name, and return the exit code."""
+    for level, size in _Batches(options, command).largest().items():
         of = "" if level == _name(None) else f" at {level}"
-        print(f"The largest {option} that fits into {options.memory.text}{of}: {shown_batch(size)}")
+        print(f"The largest {name} that fits into {options.memory.text}{of}: {shown_batch(size)}")
+    return 0
 
 
 def _parser():
@@ -100,11 +93,8 @@ def _parser():
     )
     levels = "such as O0,O1,O2; default: the script's own, or these for a script without Apex"
     parser.add_argument("--opt-level", type=_levels, metavar="LEVELS", help=levels)
-    sizes = f"such as 8,16,32: a table; {PLACEHOLDER} in the script's arguments stands for one"
-    parser.add_argument("--batch-sizes", type=_batch_sizes, default=[], metavar="SIZES", help=sizes)
-    parser.add_argument(
-        "--memory", type=_memory, metavar="SIZE", help="such as 16GiB: what is the largest batch size that fits?"
-    )
+    memory = f"such as 16GiB: search for the largest batch size that fits, of {PLACEHOLDER} in the script's arguments"
+    parser.add_argument("--memory", type=_memory, metavar="SIZE", help=memory)
     device = "the device to predict for: cuda (default), or cpu, including the memory of emulated half on this one"
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=device)
     add_script(parser)
@@ -115,12 +105,6 @@ def _levels(text):
     return [parse_level(each) for each in text.split(",")]
 
 
-def _batch_sizes(text):
-    if not all(each.isdigit() and int(each) for each in text.split(",")):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of positive whole numbers such as 8,16,32")
-    return sorted({int(each) for each in text.split(",")})
-
-
 def _memory(text):
     try:
         return parse_size(text)
@@ -129,19 +113,22 @@ def _memory(text):
 
 
 class _Batches:
-    """Predicts peaks by level and batch size, and prints each to stderr; ``notes`` has their notes as keys."""
+    """Predicts peaks by level and batch size, and prints each to stderr."""
 
     def __init__(self, options, command):
-        self.notes = {}
         self._known = {}  # level -> {batch size: bytes}
-        self._limit = options.memory.bytes if options.memory else math.inf
+        self._told = []  # notes on predictions
+        self._limit = options.memory.bytes
         self._options, self._command = options, command
         self._levels = {_name(level): level for level in options.levels}
 
-    def table(self, batch_sizes):
-        """Return the ``BatchTable``."""
+    def largest(self):
+        """Return ``{level: the largest batch size that fits into memory}``."""
         try:
-            return batch_table(self._peak_of, list(self._levels), batch_sizes, self._options.memory, PRECISION)
+            return {
+                level: largest_batch(functools.partial(self._peak_of, level), self._limit, PRECISION)
+                for level in self._levels
+            }
         except KeyboardInterrupt:
             for level, peaks in self._known.items():
                 size = max((size for size, peak in peaks.items() if peak <= self._limit), default=None)
@@ -152,7 +139,9 @@ class _Batches:
         _tell(f"{level}, batch size {size:,}")
         filled = [each.replace(PLACEHOLDER, str(size)) for each in self._command]
         found = predicted(filled, self._levels[level], self._options.device)
-        self.notes.update(dict.fromkeys(found.notes))
+        for note in [each for each in found.notes if each not in self._told]:
+            _tell(note)
+            self._told.append(note)
         peak = found.peak_total
         self._known.setdefault(level, {})[size] = peak
         _tell(f"{level}, batch size {size:,}: {format_bytes(peak)}")

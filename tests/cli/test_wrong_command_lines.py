@@ -118,9 +118,7 @@ FORECAST = [
     ("-", "from stdin"),
 ]
 ESTIMATE = [
-    ("--batch-sizes 4 t.py", "write {batch} in its place"),
-    ("t.py {batch}", "give --batch-sizes or --memory"),
-    ("--batch-sizes 4,x t.py", "not a list of positive whole numbers"),
+    ("t.py {batch}", "give --memory"),
     ("--memory 16 t.py", "GiB"),
     ("--opt-level O7 t.py", "not one of O0"),
 ]

@@ -1,16 +1,13 @@
-"""Peaks by level and batch size, the largest batch size that fits into memory, and the option of a script that sets it.
+"""The largest batch size that fits into memory, and the option of a script that sets it.
 
 This module does not need torch.
 """
 
-import functools
 import re
-from dataclasses import dataclass, field
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import NamedTuple
 
 from ...errors import AmpError, AmpValueError
 from ...scripts.reading.source import declared_options
-from ...support.terminal import aligned
 from ...trace.memory.memory_report import format_bytes
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -46,7 +43,7 @@ def parse_size(text):
     return MemorySize(int(float(match.group(1)) * _UNITS[match.group(2)]), text)
 
 
-def largest_batch(peak_of, limit, known=(), precision=0.0):
+def largest_batch(peak_of, limit, precision=0.0):
     """Return the largest batch size whose peak is at most ``limit`` bytes, from 0 to ``LARGEST``.
 
     Peaks are assumed to grow with the batch size. They are nearly proportional to it, so only few are computed: the
@@ -54,13 +51,12 @@ def largest_batch(peak_of, limit, known=(), precision=0.0):
 
     Args:
         peak_of: a function: batch size -> bytes.
-        known: already known ``{batch size: bytes}``.
         precision: the result may be smaller by this share.
 
     Raises:
         AmpError: the peak does not grow with the batch size.
     """
-    known = dict(known)
+    known = {}  # batch size -> bytes
     while True:
         fitting = sorted(size for size, peak in known.items() if peak <= limit)
         exceeding = min([size for size, peak in known.items() if peak > limit], default=LARGEST + 1)
@@ -96,63 +92,9 @@ def _next_guess(known, limit, fitting, exceeding):
     return min(exceeding - 1, max(fits + 1, guess))
 
 
-@dataclass
-class BatchTable:
-    """Peaks by level and batch size.
-
-    Attributes:
-        peaks: ``{(level, batch size): bytes}``.
-        memory: the ``MemorySize`` that is available, or None.
-        largest: ``{level: the largest batch size that fits into memory}``; empty without ``memory``.
-    """
-
-    peaks: Dict[Tuple[str, int], int]
-    memory: Optional[MemorySize] = None
-    largest: Dict[str, int] = field(default_factory=dict)
-
-    def __str__(self):
-        """Return a table of levels x batch sizes as text; peaks that do not fit are in brackets."""
-        levels = list(dict.fromkeys([level for level, _ in self.peaks] + list(self.largest)))
-        sizes = sorted({size for _, size in self.peaks})
-        rows = [["batch size"] + levels]
-        rows += [[str(size)] + [self._cell(level, size) for level in levels] for size in sizes]
-        if self.memory is not None:
-            rows.append(["largest that fits"] + [shown_batch(self.largest[level]) for level in levels])
-        lines = aligned(rows)
-        if self.memory is not None:
-            lines.append(f"Memory: {self.memory.text}. Peaks that do not fit are in brackets.")
-        return "\n".join(lines)
-
-    def _cell(self, level, size):
-        if (level, size) not in self.peaks:
-            return "-"
-        shown = format_bytes(self.peaks[level, size])
-        fits = self.memory is None or self.peaks[level, size] <= self.memory.bytes
-        return shown if fits else f"({shown})"
-
-
 def shown_batch(batch):
     """Return the largest batch size of a search as text."""
     return "none" if not batch else "{:,}{}".format(batch, " or more" if batch == LARGEST else "")
-
-
-def batch_table(peak_of, levels, batch_sizes, memory=None, precision=0.0):
-    """Return a ``BatchTable``.
-
-    Args:
-        peak_of: a function: (level, batch size) -> bytes.
-        levels, batch_sizes: of the table.
-        memory: a ``MemorySize``, or None.
-        precision: as for ``largest_batch``.
-    """
-    peaks = {(level, size): peak_of(level, size) for level in levels for size in batch_sizes}
-    if memory is None:
-        return BatchTable(peaks)
-    largest = {}
-    for level in levels:
-        of_level = {size: peaks[level, size] for size in batch_sizes}
-        largest[level] = largest_batch(functools.partial(peak_of, level), memory.bytes, of_level, precision)
-    return BatchTable(peaks, memory, largest)
 
 
 def with_batch_placeholder(command, placeholder):
