@@ -9,6 +9,7 @@ trains once (this file with ``--train NAME``): CPU times of whole processes. Ope
 dispatches, of a run of their own: a count without noise. The last line has the CPU's flags for half arithmetic.
 """
 
+import gc
 import resource
 import statistics
 import subprocess
@@ -85,6 +86,7 @@ def main(arguments=None):
 def seconds(name, steps, audited):
     """Return the CPU time of a training run."""
     make, has_autocast = CASES[name]
+    gc.collect()  # the weights of the run before, which are alike
     torch.manual_seed(0)
     model, x, optimizer = make()
     begin = time.process_time()

@@ -44,7 +44,7 @@ def audit(argv: Optional[Sequence[str]] = None) -> "Audit":
 
 
 class Audit:
-    """The context manager that ``audit`` returns."""
+    """The context manager that ``audit`` returns; what it computes, it computes without autograd."""
 
     def __init__(self, argv=None):
         if not features.is_version_within(oldest="2.1"):
@@ -73,6 +73,7 @@ class Audit:
         finally:
             self._patches.undo()
 
+    @torch.no_grad()
     def _before_step(self, optimizer, args, kwargs):
         self._forward.end(optimizer)
         self._averages.compare(begins=False)
@@ -86,6 +87,7 @@ class Audit:
         self._count_gradients(optimizer)
         self._updates.before_step(optimizer)
 
+    @torch.no_grad()
     def _before_clip(self):
         for watched in self._updates.optimizers():
             self._count_gradients(watched.optimizer)
@@ -94,6 +96,7 @@ class Audit:
         if self._calls.scaled is None and (torch.float16 in self._calls.regions or _has_float16(optimizer)):
             self._gradients.count(optimizer)
 
+    @torch.no_grad()
     def _note_models(self):
         """Note names, buffers and averages now: when the run has ended, the script's models may be gone."""
         optimizers, self._new = self._new, []
@@ -117,6 +120,7 @@ class Audit:
         tensors = [each for each in tensors if id(each) not in halves]
         self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
 
+    @torch.no_grad()
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
         self._gradients.after_step(optimizer)
@@ -132,6 +136,7 @@ class Audit:
         """The findings of ``report`` that are wrong; waits for the devices."""
         return [each for each in self.report()["findings"] if each["is_wrong"]]
 
+    @torch.no_grad()
     def report(self) -> Dict[str, Any]:
         """Return the report as a dict that JSON can hold; waits for the devices.
 

@@ -52,11 +52,10 @@ class RepeatedSteps:
 
     def facts(self):
         """Yield ``((name, params), vector)``, an element per param: what to sum over the windows, or the zeros now."""
-        with torch.no_grad():
-            for chunk in self._chunks:
-                yield from chunk.facts()
-            for params in chunks(self._copies):
-                yield from self._zeros(params)
+        for chunk in self._chunks:
+            yield from chunk.facts()
+        for params in chunks(self._copies):
+            yield from self._zeros(params)
 
     def _zeros(self, params):
         pairs = {}  # name and kinds of tensors -> (param, half state, the twin's)
@@ -201,8 +200,7 @@ def _is_dense(value):
 
 
 def local(tensor):
-    """Return the values of a tensor that this process has, without autograd."""
-    tensor = tensor.detach()
+    """Return the values of a tensor that this process has."""
     return as_real(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
 
 

@@ -153,9 +153,8 @@ class StepGradients:
         """Count the elements of an optimizer's gradients, once before each step."""
         if id(optimizer) not in self._counted:
             self._counted.add(id(optimizer))
-            with torch.no_grad():
-                values = [dense_values(grad) for grad in _gradients(optimizer)]
-                self._counts += [_float16_counts(each) for each in values if each is not None]
+            values = map(dense_values, _gradients(optimizer))
+            self._counts += [_float16_counts(each) for each in values if each is not None]
 
     def before_step(self, optimizer):
         """Note the dtypes of the gradients of a step."""

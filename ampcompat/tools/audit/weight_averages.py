@@ -70,13 +70,12 @@ class WeightAverages:
 
     def _add(self, tensor, weight, names):
         found = [copy for copy in self.replaced if copy.is_of(weight, tensor.dtype)]
-        with torch.no_grad():
-            copy = min(found, key=lambda each: each.distance(tensor), default=None)
-            if copy is None:
-                copy = WeightCopy(tensor, weight, names.get(weight, "?"))
-            else:
-                self.replaced.remove(copy)
-                copy.replace(tensor)
+        copy = min(found, key=lambda each: each.distance(tensor), default=None)
+        if copy is None:
+            copy = WeightCopy(tensor, weight, names.get(weight, "?"))
+        else:
+            self.replaced.remove(copy)
+            copy.replace(tensor)
         self._copies[id(tensor)] = copy
 
     def _note_data(self, patches):
@@ -97,13 +96,12 @@ class WeightAverages:
 
     def compare(self, begins):
         """Look for writes since the last call; ``begins``: look for further ones."""
-        with torch.no_grad():
-            for key, copy in list(self._copies.items()):
-                if copy.is_gone():
-                    is_looked_for = copy.is_watched and self._looks < _LOOKS
-                    (self.replaced if is_looked_for else self._ended).append(self._copies.pop(key))
-                else:
-                    copy.compare(begins)
+        for key, copy in list(self._copies.items()):
+            if copy.is_gone():
+                is_looked_for = copy.is_watched and self._looks < _LOOKS
+                (self.replaced if is_looked_for else self._ended).append(self._copies.pop(key))
+            else:
+                copy.compare(begins)
 
     def standing_still(self):
         """Return (the names of weights whose averages mostly stand still, the share of elements of all averages)."""

@@ -100,7 +100,7 @@ class WatchedOptimizer:
         self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
         self._dtypes = {param: param.dtype for param in self.all_params()}
         half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
-        first.update((param, param.detach().clone()) for param in half if not _has_dtype(param, first.get(param)))
+        first.update((param, param.clone()) for param in half if not _has_dtype(param, first.get(param)))
         self.first = {param: first[param] for param in half}
         self.rounded = RoundedWeights(self._dtypes)
         self.rates = []
@@ -144,8 +144,7 @@ class WatchedOptimizer:
                 is_new = self.steps == 1 and not self.optimizer.state
                 self._window = RepeatedSteps(self.optimizer, self.first, is_new)
             if self._window is not None:
-                with torch.no_grad():
-                    self._window.before_step()
+                self._window.before_step()
         except Exception as error:  # an optimizer may not support something, or a device has no memory: it is reported
             self.problem = str(error).strip().partition("\n")[0] or type(error).__name__
             self._window, self.compared = None, self._compared
@@ -166,8 +165,7 @@ class WatchedOptimizer:
         if self.dtypes_before:
             self._window = None
         if self._window is not None:
-            with torch.no_grad():
-                self.compared += self._window.after_step()
+            self.compared += self._window.after_step()
 
     def facts(self):
         """Return ``{(name, params): vector}`` of all windows so far; zeros are those of the last window."""
@@ -222,15 +220,14 @@ class OptimizersAlike:
             facts += [(("early " + name, params), value) for (name, params), value in each.early_facts().items()]
             facts += each.facts().items()
             first.update(each.first)
-        with torch.no_grad():
-            for params in chunks(param for param, value in first.items() if _has_dtype(param, value)):
-                now, then = flat(params), flat([first[param] for param in params])
-                facts += sums_by_param({"unmoved": now == then, "nonfinite": now - now != 0}, params, params)
-            read = {}
-            for ((name, params), _), values in zip(facts, read_together([value for _, value in facts])):
-                for param, value in zip(params, values):
-                    known = read.setdefault(param, {})
-                    known[name] = value + (0 if name.startswith("zero ") else known.get(name, 0))
+        for params in chunks(param for param, value in first.items() if _has_dtype(param, value)):
+            now, then = flat(params), flat([first[param] for param in params])
+            facts += sums_by_param({"unmoved": now == then, "nonfinite": now - now != 0}, params, params)
+        read = {}
+        for ((name, params), _), values in zip(facts, read_together([value for _, value in facts])):
+            for param, value in zip(params, values):
+                known = read.setdefault(param, {})
+                known[name] = value + (0 if name.startswith("zero ") else known.get(name, 0))
         return {param: ParamUpdates(param, each) for param, each in read.items()}
 
     def lost_decay(self):
@@ -239,11 +236,11 @@ class OptimizersAlike:
         Its steps multiply the weights by ``1 - lr * weight_decay`` before they add the update; fused ones do not.
         """
         numel, lost = 0, 0
-        first = {param for each in self._watched for param in each.first}
+        known = {param for each in self._watched for param in each.first}
         for group in self.groups() if isinstance(self.optimizers[0], torch.optim.AdamW) else ():
             decay = group["lr"] * group["weight_decay"]
-            for param in first.intersection(group["params"]) if decay and not group.get("fused") else ():
-                values = local(param)
+            for params in chunks(known.intersection(group["params"])) if decay and not group.get("fused") else ():
+                values = flat(params)
                 is_set = values != 0
                 numel, lost = numel + is_set.sum(), lost + (is_set & (values * (1 - decay) == values)).sum()
         return float(lost) / float(numel) if numel else None
