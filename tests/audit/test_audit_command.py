@@ -10,6 +10,7 @@ from ampcompat.cli import main
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.audit import audit_text
 from ampcompat.tools.audit.audit_page import to_html
+from ampcompat.tools.audit.tensor_rows import TensorRow
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.1"), reason="an audit needs torch 2.1")
 
@@ -56,6 +57,9 @@ def test_lost_updates_are_printed_with_the_command_that_repairs_them(options, co
     report = json.loads((tmp_path / "audit.json").read_text())
     assert report["steps"] == 10 and report["dtypes"]["weights"] == {"bfloat16": 88}
     assert {"name": "1.weight", "numel": 8, "unmoved": 8, "lost": 1.0} in report["findings"][0]["layers"]
+    state = dict.fromkeys(("exp_avg", "exp_avg_sq"), "bfloat16")
+    row = TensorRow("weight", "1.weight", "bfloat16", 8, "bfloat16", state, unmoved=8, lost=1.0)
+    assert row._asdict() in report["tensors"] and "<td>exp_avg" not in page and "<h2>Tensors</h2>" in page
 
 
 def test_float32_weights_are_right_and_steps_end_the_script(script):
@@ -137,8 +141,10 @@ def test_the_page_escapes_what_a_script_names():
     layers = [{"name": "<b>", "numel": 4, "unmoved": 4, "lost": None}]
     finding = {"kind": "lost_updates", "is_wrong": True, "text": "<i>", "remedy": "…", "level": "O5", "layers": layers}
     dtypes = dict(NO_DTYPES)
-    page = to_html({"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}, ["<u>.py"])
-    assert not any(name in page for name in ("<b>", "<i>", "<u>")) and "&lt;u&gt;.py" in page
+    row = TensorRow("weight", "<s>", "bfloat16", 4, "bfloat16", {"exp_avg": "bfloat16"}, 4, 1.0)._asdict()
+    report = {"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding], "tensors": [row]}
+    page = to_html(report, ["<u>.py"])
+    assert not any(name in page for name in ("<b>", "<i>", "<u>", "<s>")) and "&lt;u&gt;.py" in page
     assert "<dd><code>ampcompat run --opt-level O5 " in page  # where it wraps on a narrow screen
 
 

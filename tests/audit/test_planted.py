@@ -195,41 +195,47 @@ RUNS.update(
 
 
 def audited(run, argv=()):
-    """Return what is wrong."""
+    """Return the report."""
     with Audit(list(argv)) as audit:
         run()
-    return audit.wrong
+    return audit.report()
 
 
 def trained(case, dtype):
-    """Train a case of ``UPDATES`` in a dtype; return what is wrong, the model, and the first weights."""
+    """Train a case of ``UPDATES`` in a dtype; return the report, the model, and the first weights."""
     model = MODELS[case.model](dtype)
     first = {name: param.detach().clone() for name, param in model.named_parameters()}
     optimizer = getattr(torch.optim, case.kind)(model.parameters(), **case.options)
     return audited(functools.partial(train, model, optimizer)), model, first
 
 
+def wrong(report):
+    """Return the kinds of what is wrong."""
+    return [each["kind"] for each in report["findings"] if each["is_wrong"]]
+
+
 @pytest.mark.parametrize("case", UPDATES.values(), ids=UPDATES)
 def test_lost_updates_are_found_their_layer_is_named_and_the_elements_that_did_not_move_are_counted_exactly(case):
-    wrong, model, first = trained(case, case.dtype)
-    found = next(each for each in wrong if each["kind"] == "lost_updates")
+    report, model, first = trained(case, case.dtype)
+    found = next(each for each in report["findings"] if each["kind"] == "lost_updates")
     unmoved = {name: int((param == first[name]).sum()) for name, param in model.named_parameters()}
     layers = {each["name"]: each for each in found["layers"]}
     if case.options["lr"] < 1e-3:
         assert layers[ONES[case.model]]["unmoved"] == layers[ONES[case.model]]["numel"]
     assert {name: each["unmoved"] for name, each in layers.items()} == {name: unmoved[name] for name in layers}
+    assert {each["name"]: each["unmoved"] for each in report["tensors"] if each["kind"] == "weight"} == unmoved
     assert found["level"] == ("O5" if case.dtype is HALF else "O2")
 
 
 @pytest.mark.parametrize("case", UPDATES.values(), ids=UPDATES)
 def test_its_twin_in_float32_is_right(case):
-    assert trained(case, FULL)[0] == []
+    assert wrong(trained(case, FULL)[0]) == []
 
 
 @pytest.mark.parametrize("case", RUNS.values(), ids=RUNS)
 def test_another_fault_is_found_and_its_twin_is_right(case):
-    assert case.kind in [each["kind"] for each in audited(case.planted, case.argv)]
-    assert [each["kind"] for each in audited(case.healthy, case.argv)] == []
+    assert case.kind in wrong(audited(case.planted, case.argv))
+    assert wrong(audited(case.healthy, case.argv)) == []
 
 
 def test_there_are_enough_cases():

@@ -12,11 +12,12 @@ from ...support.live_objects import all_objects
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from . import findings
+from . import findings, tensor_rows
 from .audit_text import to_text
 from .forward_pass import ForwardPasses
 from .rank_sums import RankSums
 from .script_calls import ScriptCalls, StepGradients
+from .tensor_rows import TensorRow
 from .weight_averages import WeightAverages
 from .weight_updates import HALF, PERIOD, WINDOW, WeightUpdates
 
@@ -56,7 +57,7 @@ class Audit:
         self._calls, self._gradients = ScriptCalls(self._before_clip), StepGradients()
         self._forward = ForwardPasses()
         self._sums = RankSums()
-        self._names, self._buffers = {}, {}  # param -> name; id -> buffer
+        self._names, self._buffers = {}, {}  # of the models' params and buffers: tensor -> name
         self._masters = {}  # amp's master, which its optimizer has -> the model's param
 
     def __enter__(self) -> "Audit":
@@ -111,7 +112,7 @@ class Audit:
         self._sums.look(modules)
         for model in models:
             self._names.update((param, name) for name, param in model.named_parameters())
-            self._buffers.update((id(buffer), buffer) for buffer in model.buffers())
+            self._buffers.update((buffer, name) for name, buffer in model.named_buffers())
         self._look_for_averages([each for each in objects if isinstance(each, torch.Tensor)])
         return models
 
@@ -144,44 +145,57 @@ class Audit:
         steps of float32 weights; ``dtypes``: ``{"weights", "masters" or "buffers": {dtype: elements}, "activations":
         a dict with the keys of ``LayerDtypes`` and ``calls`` for each layer, or None if functions have been compiled,
         "averages" (of weights), "gradients" or "autocast": dtypes, "sums between ranks": {dtype: names of functions},
-        "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first.
+        "optimizer state": {name: dtypes}}``; ``findings``: dicts with the keys of ``AuditFinding``, wrong ones first;
+        ``tensors``: a dict with the keys of ``TensorRow`` for each weight, master, buffer and average.
         """
         self._note_models()
-        found = sorted(self._findings(), key=lambda each: not each.is_wrong)
-        told = [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found]
-        repeated = sum(each.compared for each in self._updates.optimizers())
-        return {"steps": self._updates.steps, "repeated": repeated, "dtypes": self._dtypes(), "findings": told}
+        alike = self._updates.alike()
+        updates = [each.params() for each in alike]
+        found = sorted(self._findings(zip(alike, updates)), key=lambda each: not each.is_wrong)
+        rows = self._rows(alike, updates)
+        return {
+            "steps": self._updates.steps,
+            "repeated": sum(each.compared for each in self._updates.optimizers()),
+            "dtypes": self._dtypes(rows),
+            "findings": [dict(each._asdict(), layers=[layer._asdict() for layer in each.layers]) for each in found],
+            "tensors": [row._asdict() for row in rows],
+        }
 
-    def _findings(self):
-        has_half = bool(self._calls.regions or self._gradients.dtypes & set(HALF))
-        for watched in self._updates.alike():
-            params = watched.params()
+    def _findings(self, pairs):
+        has_half = bool(self._calls.regions or set(self._gradients.dtypes.values()) & set(HALF))
+        for alike, params in pairs:
             has_half = has_half or bool(params)
-            yield from findings.of_optimizers(watched, params, self._names)
+            yield from findings.of_optimizers(alike, params, self._names)
         yield from findings.average_stands_still(*self._averages.standing_still())
         yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
         yield from findings.half_sums(self._calls, self._sums)
         yield from findings.dead_flag(self._argv or (), has_half)
 
-    def _dtypes(self):
+    def _rows(self, alike, updates):
+        weights, masters = dict(self._names), {}
+        for param in [param for each in self._updates.optimizers() for param in each.all_params()]:
+            if param in self._masters:
+                masters[param] = self._names.get(self._masters[param])
+            else:
+                weights.setdefault(param)
+        buffers = [(each, name) for each, name in self._buffers.items() if each.is_floating_point()]
+        states = {param: state for each in alike for param, state in each.state().items()}
+        facts = self._gradients.dtypes, states, {param: each for found in updates for param, each in found.items()}
+        return [
+            *tensor_rows.of_params("weight", weights, *facts),
+            *tensor_rows.of_params("master", masters, *facts),
+            *[TensorRow("buffer", name, dtype_name(each.dtype), each.numel()) for each, name in buffers],
+            *[TensorRow("average", each.name, dtype_name(each.dtype), each.numel) for each in self._averages.all()],
+        ]
+
+    def _dtypes(self, rows):
         layers = self._forward.layers
-        state, trained = {}, set()
-        for watched in self._updates.optimizers():
-            trained.update(watched.all_params())
-        for alike in self._updates.alike():
-            for name, dtypes in alike.state_dtypes().items():
-                state.setdefault(name, set()).update(dtypes)
         return {
-            "weights": _elements({**self._names, **dict.fromkeys(trained - self._masters.keys())}),
-            "masters": _elements(trained & self._masters.keys()),
-            "buffers": _elements(self._buffers.values()),
-            "averages": sorted(map(dtype_name, self._averages.dtypes())),
+            **tensor_rows.totals(rows),
             "activations": layers and [dict(layer._asdict(), calls=calls) for layer, calls in layers.items()],
-            "gradients": sorted(map(dtype_name, self._gradients.dtypes)),
             "autocast": sorted(map(dtype_name, self._calls.regions)),
             "sums between ranks": {name: list(functions) for name, functions in self._sums.dtypes.items()},
-            "optimizer state": {name: sorted(dtypes) for name, dtypes in state.items()},
         }
 
 
@@ -193,12 +207,3 @@ def _masters():
     """Return ``{master: the model's param}`` of what ``amp`` trains now."""
     records = [record for session in process_state.sessions for record in session.records]
     return {master: param for record in records for param, master in record.pairs()}
-
-
-def _elements(tensors):
-    """Return ``{dtype: elements}`` of floating-point tensors."""
-    found = {}
-    for tensor in tensors:
-        if tensor.is_floating_point():
-            found[dtype_name(tensor.dtype)] = found.get(dtype_name(tensor.dtype), 0) + tensor.numel()
-    return found

@@ -44,6 +44,8 @@ def to_html(report, command, launcher=()):
     layers = [(each["name"], each["layer"], *_dtypes(each)) for each in report["dtypes"]["activations"] or ()]
     if layers:
         sections.append(_section("Layers", _table(("layer", "class", "gets", "weights", "returns"), layers)))
+    columns = ("tensor", "is a", "dtype", "elements", "gradient", "optimizer state", "did not move", "updates lost")
+    sections.append(_section("Tensors", _table(columns, map(_tensor, report["tensors"]))))
     with open(_STYLE, encoding="utf-8") as file:
         style = file.read()
     title = html.escape(audit_text.title(report, command))
@@ -55,8 +57,18 @@ def _dtypes(layer):
 
 
 def _row(layer):
-    lost = "-" if layer["lost"] is None else share(layer["lost"])
-    return layer["name"], f"{layer['numel']:,}", share(layer["unmoved"] / max(layer["numel"], 1)), lost
+    return (layer["name"], f"{layer['numel']:,}") + _moves(layer)
+
+
+def _tensor(row):
+    state = ", ".join(sorted(set((row["state"] or {}).values())))
+    names = row["name"], row["kind"], row["dtype"], f"{row['numel']:,}", row["gradient"] or "-", state or "-"
+    return names + _moves(row)
+
+
+def _moves(row):
+    shares = None if row["unmoved"] is None else row["unmoved"] / max(row["numel"], 1), row["lost"]
+    return tuple("-" if each is None else share(each) for each in shares)
 
 
 def _element(name, text):

@@ -126,10 +126,13 @@ def _lost(watched, params, behind, names):
     dtype, kind = next(iter(params)).dtype, watched.kind
     layers = [Layer(names.get(each.param, "?"), each.numel, each.unmoved, each.lost) for each in behind]
     layers.sort(key=lambda each: (-each.unmoved / max(each.numel, 1), -each.numel))
+    lost = sum(each.lost * each.meant for each in params.values() if each.meant)
+    lost = number_format.share(lost / sum(each.meant for each in params.values()))
     text = (
         f"{kind} updates {dtype_name(dtype)} weights without float32 masters, and most updates of {len(behind)} of "
         f"{len(params)} params are lost{_rates(watched)}: they are smaller than half a unit in the last place of the "
-        f"weights. After {watched.steps} steps, {_share_unmoved(params)} of all elements have not moved at all."
+        f"weights. Of all updates {lost} are lost, and after {watched.steps} steps {_share_unmoved(params)} of all "
+        "elements have not moved at all."
     )
     decay = watched.lost_decay()
     if decay is not None and decay > STILL:

@@ -141,11 +141,11 @@ class StepGradients:
     """The gradients at the optimizers' steps: dtypes, and what float16 makes of those that no ``GradScaler`` scaled.
 
     Attributes:
-        dtypes: those of the gradients.
+        dtypes: ``{param: the dtype of its last gradient}``.
     """
 
     def __init__(self):
-        self.dtypes = set()
+        self.dtypes = {}
         self._counted = set()  # ids of the optimizers whose gradients were counted since their last step
         self._counts = []  # what ``_float16_counts`` returned
 
@@ -153,12 +153,12 @@ class StepGradients:
         """Count the elements of an optimizer's gradients, once before each step."""
         if id(optimizer) not in self._counted:
             self._counted.add(id(optimizer))
-            values = map(dense_values, _gradients(optimizer))
+            values = [dense_values(param.grad) for param in _with_gradient(optimizer)]
             self._counts += [_float16_counts(each) for each in values if each is not None]
 
     def before_step(self, optimizer):
         """Note the dtypes of the gradients of a step."""
-        self.dtypes.update(grad.dtype for grad in _gradients(optimizer))
+        self.dtypes.update((param, param.grad.dtype) for param in _with_gradient(optimizer))
 
     def after_step(self, optimizer):
         """Note that the next gradients are those of another step."""
@@ -178,9 +178,8 @@ class StepGradients:
         return ("subnormal", subnormal / computed) if computed > nonzero / 2 else None
 
 
-def _gradients(optimizer):
-    grads = [param.grad for group in optimizer.param_groups for param in group["params"]]
-    return [grad for grad in grads if grad is not None]
+def _with_gradient(optimizer):
+    return [param for group in optimizer.param_groups for param in group["params"] if param.grad is not None]
 
 
 def _float16_counts(values):

@@ -109,9 +109,9 @@ class WeightAverages:
         lost, meant = (sum(each[place] for each in found) for place in (1, 2))
         return [name for name, lost, meant in found if lost > meant / 2], lost / max(meant, 1)
 
-    def dtypes(self):
-        """Return the dtypes of the averages: of copies that differed from their weight when they were written."""
-        return {copy.dtype for copy in self._all() if copy.differs}
+    def all(self):
+        """Return the ``WeightCopy`` objects of averages: they differed from their weight when they were written."""
+        return [copy for copy in self._all() if copy.differs]
 
     def _all(self):
         return [*self._copies.values(), *self.replaced, *self._ended]
@@ -122,7 +122,7 @@ class WeightCopy:
 
     Attributes:
         name: the weight's.
-        dtype: the copy's.
+        dtype, numel: the copy's.
         differs: whether it has differed from the weight after a write.
         meant: the number of elements that differed from the weight before a write, of all writes that were compared; 0
             if the copy is not half.
@@ -131,7 +131,7 @@ class WeightCopy:
 
     def __init__(self, tensor, weight, name):
         self._tensor, self._weight, self.name = weakref.ref(tensor), weight, name
-        self.dtype = tensor.dtype
+        self.dtype, self.numel = tensor.dtype, tensor.numel()
         self._before = None  # (values, version)
         self._aliases = []  # (alias, version) of ``.data`` since the values were kept
         self._has_new_data = False  # ``.data`` was set since then

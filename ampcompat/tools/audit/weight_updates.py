@@ -18,7 +18,6 @@ import collections
 import torch
 
 from ...support.torch_compat import step_hooks
-from ...support.torch_compat.torch_names import dtype_name
 from ...trace.values import read_together
 from .repeated_steps import HALF, RepeatedSteps, chunks, flat, is_half, local, sums_by_param
 
@@ -252,15 +251,6 @@ class OptimizersAlike:
             found.update((param, state) for param, state in each.state.items() if isinstance(state, dict))
         return found
 
-    def state_dtypes(self):
-        """Return ``{name: set of dtypes}`` of the tensors in the optimizers' state."""
-        found = {}
-        for state in self.state().values():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and name != "step":
-                    found.setdefault(name, set()).add(dtype_name(value.dtype))
-        return found
-
 
 class RoundedWeights:
     """Whether float32 weights are rounded to half between steps, as by ``model.half()`` and ``float()``.
@@ -312,7 +302,8 @@ class ParamUpdates:
         param: the param.
         numel: the number of its elements, on this rank.
         unmoved: the number of elements that have their first value; None if the param is not half.
-        lost: the share of the updates that did not change their element; None if the twin could not step.
+        meant: the number of the updates, of all elements, that the twin made.
+        lost: the share of these that did not change their element; None if there are none.
         kept: see the module; None if it is unknown, or nothing was to move.
         kept_early: the same of the first window.
         zeros: ``{name of an optimizer state: share of elements that are 0, and in float32 are not}``.
@@ -327,7 +318,8 @@ class ParamUpdates:
             int(facts[name]) if name in facts else None for name in ("unmoved", "nonfinite")
         )
         self.far, self.far_and_moved = int(facts.get("far", 0)), int(facts.get("far and moved", 0))
-        self.lost = facts["lost"] / facts["meant"] if facts.get("meant") else None
+        self.meant = facts.get("meant", 0)
+        self.lost = facts["lost"] / self.meant if self.meant else None
         self.kept, self.kept_early = (
             facts[early + "product"] / facts[early + "square"] if facts.get(early + "square") else None
             for early in ("", "early ")
