@@ -62,10 +62,6 @@ def without_stand_in(test_name, monkeypatch):
         pytest.skip(FEW_KERNELS)
 
 
-#: Marks a test that computes in float16: it is skipped where this torch lacks kernels for it.
-needs_float16 = pytest.mark.skipif(not convolves_in(torch.float16), reason=FEW_KERNELS)
-
-
 def dtype_params(*dtypes):
     """Return dtypes as parameters of a test; those that this torch cannot train in are skipped with the reason."""
     reasons = {dtype: f"this torch cannot train in {dtype}" for dtype in dtypes if not trains_in(dtype)}
@@ -78,11 +74,3 @@ def stand_in(level="O2"):
     if level == "O0" or (convolves_in(torch.float16) and convolves_in(torch.bfloat16)):
         return {}
     return {"AMPCOMPAT_DTYPES": "float32,float64"}
-
-
-def complex_tensor():
-    """Return a complex tensor as a parameter of a test, skipped with the reason where torch makes none."""
-    try:
-        return torch.zeros(2, dtype=torch.complex64)
-    except (AttributeError, RuntimeError):
-        return pytest.param(None, marks=pytest.mark.skip(reason="this torch has no complex tensors"))

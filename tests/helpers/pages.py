@@ -1,18 +1,10 @@
-"""Parses an HTML page for tests, and opens it in a headless browser.
+"""Parses an HTML page for tests."""
 
-A headless Chromium makes no window narrower than 500 pixels, so a phone is a frame of 390 pixels in another page.
-"""
-
-import html
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "base", "source", "area", "embed", "track", "param"}
 
 
@@ -62,31 +54,3 @@ class PageReader(HTMLParser):
         found = [attrs[name] for _, attrs in self.tags for name in names if attrs.get(name)]
         values = [value for _, attrs in self.tags for value in attrs.values() if value]
         return found + [each for value in values for each in re.findall(r"url\(([^)]*)\)", value)]
-
-
-def browser():
-    """Return the path of a browser that runs headless, or None."""
-    found = (shutil.which(name) for name in BROWSERS)
-    return next((path for path in found if path), None)
-
-
-def open_in_browser(path, folder, *options):
-    """Open a file in a headless browser with a profile of its own, and return what it prints."""
-    # A container has neither the user namespaces of the sandbox nor much shared memory.
-    command = [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-    command += ["--user-data-dir=" + os.path.join(str(folder), "profile"), "--no-first-run"] + list(options)
-    done = subprocess.run(
-        command + ["file://" + str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, cwd=str(folder)
-    )
-    return done.stdout.decode("utf-8", "replace")
-
-
-def framed(page, width, script):
-    """Return a page that holds another one in a frame of that width, and the result of ``script`` in ``#result``."""
-    escaped = html.escape(page, quote=True)
-    return (
-        '<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><p id="result"></p>'
-        f'<iframe id="frame" style="border:0;width:{width}px;height:3000px" srcdoc="{escaped}"></iframe>'
-        "<script>onload = () => { const page = document.getElementById('frame').contentDocument;"
-        f"document.getElementById('result').textContent = JSON.stringify((() => {{ {script} }})()) }}</script>"
-    )

@@ -10,7 +10,7 @@ from helpers.networks import each_setting, initialize, session_of
 from ampcompat import amp
 
 SCALE = 2.0**7
-MICRO, PER_STEP = 7, 3  # seven micro-batches by three: the last step has one
+MICRO = 7  # by three: the last step has one
 
 
 def make_linear(setting, seed=0):
