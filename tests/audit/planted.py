@@ -273,6 +273,47 @@ def changing_dtype(is_restored, comes_back=False, dtype=torch.bfloat16):
                 validated.float()
 
 
+def replacing_params(dtype):
+    """Train a model whose params validation replaces by others, as ``module.to`` does on some devices."""
+    model = mlp(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        train(model, optimizer, steps=5)
+        for layer in model:
+            for name, param in layer.named_parameters(recurse=False):
+                setattr(layer, name, torch.nn.Parameter(param.detach().to(dtype)))
+
+
+def region_around(what):
+    """Train under autocast, which is around the forward pass, or around the loss alone."""
+    model = mlp(torch.float32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=what == "forward"):
+            outputs = model(torch.randn(8, 16))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = outputs.float().pow(2).mean()
+        loss.backward()
+        optimizer.step()
+
+
+def growing(dtype):
+    """Train a layer after another: the optimizer gets the last one's params after 12 steps."""
+    model = mlp(dtype).requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].float().requires_grad_().parameters(), lr=1e-4)
+
+    def forward(x):
+        return model[2](model[1](model[0](x)).float())
+
+    for step in range(40):
+        if step == 12:
+            optimizer.add_param_group({"params": list(model[0].requires_grad_().parameters())})
+        optimizer.zero_grad()
+        forward(torch.randn(8, 16).to(dtype)).pow(2).mean().backward()
+        optimizer.step()
+
+
 def accumulating(dtype):
     """Add up the gradients of two passes in each step."""
     model = mlp(dtype)

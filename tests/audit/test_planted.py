@@ -159,6 +159,13 @@ RUNS = {
         of(planted.changing_dtype, False, True, FLOAT16),
         of(planted.changing_dtype, False, True, torch.float64),
     ),
+    "params replaced by validation": Run(
+        "replaced_params", of(planted.replacing_params, HALF), of(planted.replacing_params, FULL)
+    ),
+    "a group that is added": Run("lost_updates", of(planted.growing, HALF), of(planted.growing, FULL)),
+    "a region around the loss alone": Run(
+        "dead_flag", of(planted.region_around, "loss"), of(planted.region_around, "forward"), ["--fp16"]
+    ),
     "positions": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "disabled")),
     "positions, elementwise": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "product")),
     "positions that bfloat16 holds": Run(

@@ -1,6 +1,7 @@
 """``Audit``: observes a training run in its own precision, and says what the precision does to it."""
 
 import sys
+import weakref
 from typing import Any, Dict, List, Optional, Sequence
 
 import torch
@@ -59,6 +60,8 @@ class Audit:
         self._sums = RankSums()
         self._names, self._buffers = {}, {}  # of the models' params and buffers: tensor -> name
         self._masters = {}  # amp's master, which its optimizer has -> the model's param
+        self._models = []  # (a weak reference to it, {name: param} of those that are trained)
+        self._replaced = {}  # param -> the dtype of the one that the model has in its place
 
     def __enter__(self) -> "Audit":
         features.read()  # once in a process, it enters a region of each dtype, which is not the script's
@@ -76,13 +79,15 @@ class Audit:
 
     @torch.no_grad()
     def _before_step(self, optimizer, args, kwargs):
-        self._forward.end(optimizer)
+        self._forward.end(optimizer, self._calls.entered)
         self._averages.compare(begins=False)
         if self._averages.replaced:
             self._look_for_averages(all_objects(torch.Tensor))
         if not self._updates.has(optimizer):
             self._new.append(optimizer)
             self._argv = sys.argv[1:] if self._argv is None else self._argv
+        if self._updates.steps % WINDOW == 0:
+            self._note_replaced()
         self._calls.before_step(optimizer)
         self._gradients.before_step(optimizer)
         self._count_gradients(optimizer)
@@ -111,7 +116,11 @@ class Audit:
         models = outermost(set(trained).union(key for key in halves if id(halves[key]) in trained), modules)
         self._sums.look(modules)
         for model in models:
-            self._names.update((param, name) for name, param in model.named_parameters())
+            params = dict(model.named_parameters())
+            self._names.update((param, name) for name, param in params.items())
+            self._models.append(
+                (weakref.ref(model), {name: each for name, each in params.items() if id(each) in trained})
+            )
             self._buffers.update((buffer, name) for name, buffer in model.named_buffers())
         self._look_for_averages([each for each in objects if isinstance(each, torch.Tensor)])
         return models
@@ -121,13 +130,21 @@ class Audit:
         tensors = [each for each in tensors if id(each) not in halves]
         self._averages.look(tensors, self._updates.optimizers(), self._names, self._patches)
 
+    def _note_replaced(self):
+        for model, params in [(reference(), params) for reference, params in self._models]:
+            for name, now in model.named_parameters() if model is not None else ():
+                before = params.get(name)
+                if before is not None and before is not now and before.dtype is not now.dtype:
+                    self._replaced[before] = now.dtype
+
     @torch.no_grad()
     def _after_step(self, optimizer, args, kwargs):
         self._updates.after_step(optimizer)
         self._gradients.after_step(optimizer)
-        if self._new and self._updates.has_stepped_again(optimizer):
-            self._forward.begin(self._note_models(), optimizer)
+        models = self._note_models() if self._updates.has_stepped_again(optimizer) else []
         self._averages.compare(begins=self._updates.steps % PERIOD < WINDOW)
+        if models:
+            self._forward.begin(models, optimizer, self._calls.entered)
 
     def __str__(self) -> str:
         return to_text(self.report(), (sys.argv[:1] or ["the script"]) + list(self._argv or ()))
@@ -162,10 +179,12 @@ class Audit:
         }
 
     def _findings(self, pairs):
-        has_half = bool(self._calls.regions or set(self._gradients.dtypes.values()) & set(HALF))
+        has_half = bool(set(self._gradients.dtypes.values()) & set(HALF))
+        has_half = has_half or bool(self._calls.regions and not self._forward.casts_nothing)
         for alike, params in pairs:
             has_half = has_half or bool(params)
             yield from findings.of_optimizers(alike, params, self._names)
+        yield from findings.replaced_params(self._replaced, self._names)
         yield from findings.average_stands_still(*self._averages.standing_still())
         yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)

@@ -221,6 +221,16 @@ def _changed_dtypes(watched, names):
     return AuditFinding("changed_dtype", True, text, _CAST_A_COPY)
 
 
+def replaced_params(replaced, names):
+    """Yield the finding about params that are not those of their model any more; ``replaced``: ``{param: dtype}``."""
+    for param, dtype in list(replaced.items())[:1]:
+        text = (
+            f"{len(replaced)} params that an optimizer trains are not the model's any more: the model has "
+            f"{names.get(param, '?')} in {dtype_name(dtype)} now, in another tensor, which does not train."
+        )
+        yield AuditFinding("replaced_params", True, text, _CAST_A_COPY)
+
+
 def average_stands_still(names, share):
     """Yield the finding about half averages of weights: the names of those, and the share that does not move."""
     if share > STILL:
@@ -288,7 +298,7 @@ def dead_flag(argv, has_half):
         value = (value or ("" if following.startswith("-") else following)).lower()
         asks = _FLAG.match(name) and value not in _OFF and (value == "" or "=" not in argument or _asks(value))
         if asks or (_OPTION.match(name) and _HALF_VALUE.match(value)):
-            text = f"The script got {argument}, and nothing in the run was half: no weights, and no autocast region."
+            text = f"The script got {argument}, and nothing was half: no weights, and nothing in an autocast region."
             yield AuditFinding("dead_flag", True, text, "Look where the script reads the option.")
             return
 

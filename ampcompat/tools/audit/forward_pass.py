@@ -44,18 +44,23 @@ class ForwardPasses:
     Attributes:
         layers: ``{LayerDtypes: number of calls}``; None if functions have been compiled.
         casts: its ``ExplicitCasts``.
+        casts_nothing: whether autocast regions were entered, and no function got a half tensor.
     """
 
     def __init__(self):
-        self.layers, self.casts = {}, ExplicitCasts()
-        self._optimizer, self._patches = None, PatchStack()
+        self.layers, self.casts, self.casts_nothing = {}, ExplicitCasts(), False
+        self._optimizer, self._patches, self._has_begun, self._regions = None, PatchStack(), False, 0
         self._graphs = compiled_graphs()
 
-    def begin(self, models, optimizer):
-        """Begin, unless it has been called before: ``optimizer`` has stepped."""
-        if self._optimizer is not None:
+    def begin(self, models, optimizer, regions):
+        """Begin, unless it has been called before: ``optimizer`` has stepped.
+
+        Args:
+            regions: how many autocast regions were entered before.
+        """
+        if self._has_begun:
             return
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer, self._has_begun, self._regions = weakref.ref(optimizer), True, regions
         if compiled_graphs() > self._graphs:
             self.layers = None
             return
@@ -67,9 +72,12 @@ class ForwardPasses:
         self._patches.defer(self.casts.stop)
         self.casts.start()
 
-    def end(self, optimizer=None):
-        """End, if it has begun with this optimizer, or with any."""
+    def end(self, optimizer=None, regions=0):
+        """End, if it has begun with this optimizer, or with any; ``regions``: how many were entered until now."""
         if self._optimizer is not None and optimizer in (None, self._optimizer()):
+            is_seen = regions > self._regions and compiled_graphs() == self._graphs
+            self.casts_nothing = is_seen and not self.casts.sees_half
+            self._optimizer = None
             self._patches.undo()
 
     def _called(self, name, module, args, output):
@@ -102,11 +110,12 @@ class ExplicitCasts(FunctionCalls):
 
     Attributes:
         undone: the ``UndoneCast`` of each pair of lines.
+        sees_half: whether a function has got a half tensor.
     """
 
     def __init__(self):
         super().__init__()
-        self.undone = {}
+        self.undone, self.sees_half = {}, False
         self._results = {}  # id(tensor) -> (weak reference, version, the line of the cast, whether of integers)
 
     def stop(self):
@@ -120,6 +129,8 @@ class ExplicitCasts(FunctionCalls):
         result = function(*args, **kwargs)
         if name == "__get__":
             name = getattr(function.__self__, "__name__", "")  # a property, where ``Tensor.data`` is replaced
+        elif not self.sees_half:
+            self.sees_half = any(each.dtype in HALF for each in floating_tensors([args, kwargs], []))
         if name in _DTYPE_METHODS and args[0].dtype in HALF + _INTEGERS:
             is_explicit = not is_library(sys._getframe(2).f_code.co_filename)
             if is_explicit and isinstance(result, torch.Tensor) and result.dtype is torch.float32 and result.dim():

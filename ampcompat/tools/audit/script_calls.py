@@ -24,7 +24,7 @@ class ScriptCalls:
 
     Attributes:
         regions: ``{dtype: place}`` of the first enabled autocast region of each dtype.
-        passes: the number of backward passes.
+        entered: the number of enabled autocast regions.
         scaled: the place of the first loss that an enabled ``GradScaler`` scaled, or None.
         within_autocast: ``{"backward" or "step": place}`` of calls in an enabled autocast region.
         clipped_scaled: the place of the first clipping of gradients that were still scaled, or None.
@@ -34,7 +34,7 @@ class ScriptCalls:
     def __init__(self, before_clip):
         self._before_clip = before_clip
         self.regions, self.within_autocast = {}, {}
-        self.passes, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
+        self.entered, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
         self._open = threading.local()  # .regions: the dtypes of the enabled regions that are open in a thread
         self._pending = False  # gradients are scaled: of a scaled loss, before ``unscale_`` and ``step``
         self._params = {}  # id -> half param of an optimizer
@@ -80,6 +80,7 @@ class ScriptCalls:
                 self._open.regions = []
             self._open.regions.append(dtype)
             if dtype is not None:
+                self.entered += 1
                 self.regions.setdefault(dtype, script_line())
             return result
 
@@ -97,7 +98,6 @@ class ScriptCalls:
     def _backward(self, backward):
         @functools.wraps(backward)
         def watched(tensors, *args, **kwargs):
-            self.passes += 1
             self._note_within("backward")
             held = [param for param in self._params.values() if param.grad is not None] if self._may_add_up() else ()
             held = [(param, param.grad, version_of(param.grad)) for param in held]

@@ -97,10 +97,8 @@ class WatchedOptimizer:
     def __init__(self, optimizer, first):
         self.optimizer = optimizer
         self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
-        self._dtypes = {param: param.dtype for param in self.all_params()}
-        half = [param for param in self._dtypes if param.dtype in HALF and param.requires_grad]
-        first.update((param, param.clone()) for param in half if not _has_dtype(param, first.get(param)))
-        self.first = {param: first[param] for param in half}
+        self._dtypes, self._left, self._all_first, self.first = {}, set(), first, {}
+        self._note_params()
         self.rounded = RoundedWeights(self._dtypes)
         self.rates = []
         self._window = None
@@ -108,10 +106,21 @@ class WatchedOptimizer:
         self._early = {}  # the same of the first window
         self._compared = 0  # in these windows
 
+    def _note_params(self):
+        """Note the params, at the first step and those of groups that were added since."""
+        new = [param for param in self.all_params() if param not in self._dtypes and param not in self._left]
+        self._dtypes.update((param, param.dtype) for param in new)
+        for param in new:
+            if param.dtype in HALF and param.requires_grad:
+                if not _has_dtype(param, self._all_first.get(param)):
+                    self._all_first[param] = param.clone()
+                self.first[param] = self._all_first[param]
+
     def leave_to(self, inner):
         """Leave the params of an optimizer that steps within this one's steps to that one."""
         self.is_outer = True
         for param in inner.all_params():
+            self._left.add(param)
             self._dtypes.pop(param, None)
             self.first.pop(param, None)
         if not self.first:
@@ -129,6 +138,8 @@ class WatchedOptimizer:
         """Step with the twin, if the step is in a window."""
         self.rounded.before_step()
         place = self.steps % PERIOD
+        if place == 0 and self.steps:
+            self._note_params()
         self.steps += 1
         rate = next(iter(self.optimizer.param_groups), {}).get("lr")
         if isinstance(rate, float):
