@@ -282,6 +282,55 @@ def test_what_a_script_changes_within_a_block_before_its_backward_pass_is_obeyed
     assert distance(found, expected) <= tolerance(setting) * distance(before, expected)
 
 
+@each_setting_and_stored
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gradients_that_a_script_itself_adds_up_within_a_block_are_those_of_backward(setting, in_place):
+    def backward(scaled_loss, model):
+        params = list(model.parameters())
+        for param, gradient in zip(params, torch.autograd.grad(scaled_loss, params)):
+            if param.grad is None:
+                param.grad = gradient
+            elif in_place:
+                param.grad.add_(gradient)
+            else:
+                param.grad = param.grad + gradient
+
+    found = []
+    for adds in (lambda scaled_loss, model: scaled_loss.backward(), backward):
+        with session_of(setting):
+            model = smooth_network(setting)
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+            initialize(setting, model, optimizer, loss_scale=64.0)
+            before = weights_of(model)
+            for step in range(3):
+                with amp.scale_loss(loss_of(model, step), optimizer) as scaled_loss:
+                    adds(scaled_loss, model)
+            optimizer.step()
+            found.append(weights_of(model))
+    rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
+    assert distance(*found) <= tolerance(setting) * distance(before, found[0]) + 4 * rounding
+
+
+@settings_at("O1", "O2", "O5", stored=True)
+def test_an_overflow_in_what_a_script_adds_within_a_block_skips_the_step(setting):
+    with session_of(setting):
+        model = smooth_network(setting)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+        before = weights_of(model)
+        for factor in (1.0, float("inf")):
+            with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
+                params = list(model.parameters())
+                for param, gradient in zip(params, torch.autograd.grad(scaled_loss * factor, params)):
+                    if param.grad is None:
+                        param.grad = gradient
+                    else:
+                        param.grad.add_(gradient)
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+        assert distance(before, weights_of(model)) == 0.0
+
+
 @paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, EACH_CHANGE, [0, 1])
 def test_what_a_script_changes_reaches_every_optimizer_of_a_param(setting, change, steps_first):
     with session_of(setting):

@@ -166,7 +166,7 @@ class HeldGradients:
         """Unscale: float32 gradients in place, half ones into their masters. Arguments: see ``enter``."""
         if self._masters.chunks:
             if self._shown:
-                self.take_changes()
+                scaler.unscale_(tensor_lists.grouped(self._shown.take_changes(self._masters.pairs())), 1.0)
             is_left = self._masters.are_stored and scaler.leaves_gradients_alone(scale)
             self._masters.move_gradients(scaler, scale, may_stay=is_left)
         params, grads = self._own_with_gradient(seen)
@@ -346,22 +346,26 @@ class HeldGradients:
 
     def shown(self, model, master):
         """Return what ``.grad`` of a half param shows."""
-        stored = stored_gradient(model)
-        if stored is not None and (self._is_in_pass(model) or isinstance(self.state, ScaledByOther)):
+        stored, scale = stored_gradient(model), self._scale_in_pass(model)
+        if stored is not None and (scale is not None or isinstance(self.state, ScaledByOther)):
             return stored
         if stored is not None and stored_gradient(master) is not None:  # of a plain pass after one that is unscaled
             self._move_plain_gradients()
-        return self._shown.show(model, master)
+        return self._shown.show(model, master, 1.0 if scale is None else scale)
 
-    def _is_in_pass(self, model):
-        """Return whether ``.grad`` is what backward has left there: in a block, or in a pass that is not unscaled."""
-        records = self._record.session.masters.records_of(model)
-        return any([bool(record.open_blocks) or record.gradients.are_delayed() for record in records])
+    def _scale_in_pass(self, model):
+        """Return the scale of what backward leaves in ``.grad``, in a block or in a pass that is delayed; or None."""
+        for record in self._record.session.masters.records_of(model):
+            if record.gradients.are_delayed():
+                return record.gradients.state.scale
+            for block in record.open_passes() if record.open_blocks else ():
+                return block.scale
+        return None
 
     def was_set(self, model, master, before):
         """Note that the script has assigned to ``.grad`` of a half param, where ``before`` was stored."""
         may_stay = self._masters.are_stored and stored_gradient(master) is None
-        self._shown.was_set(model, master, before, stays=self._is_in_pass(model) or may_stay)
+        self._shown.was_set(model, master, before, stays=may_stay or self._scale_in_pass(model) is not None)
 
     def take_changes(self):
         """Give the masters what the script has changed in ``.grad`` of half params."""

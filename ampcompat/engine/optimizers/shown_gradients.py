@@ -15,6 +15,7 @@ from ...support import tensor_lists
 from ...support.tensor_lists import GRADIENT, add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat import features
 from ...support.torch_compat.thread_blocks import grad_enabled
+from ..loss_scaling.loss_scaler import is_one, is_same
 
 
 class GradientsOnRead:
@@ -84,14 +85,14 @@ class ShownGradients(dict):
         """Return (half param, ``ShownGradient``) for those of the pairs that the script has read."""
         return [(model, self[id(model)]) for model, _ in pairs if id(model) in self]
 
-    def show(self, model, master):
+    def show(self, model, master, scale):
         """Return what ``.grad`` of a half param shows: the gradient of its master, rounded, or what is stored there.
 
-        Only one of them may have a gradient.
+        Only one of them may have a gradient. That of the master is multiplied by ``scale``, that of a block.
         """
         stored, shown = stored_gradient(model), self.get(id(model))
         if shown is not None and stored is None:
-            shown.follow_writes(model)
+            shown.follow_writes(model, scale)
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
@@ -99,8 +100,8 @@ class ShownGradients(dict):
                 self[id(model)] = ShownGradient(master, stored, None)
             return stored
         with grad_enabled(False):
-            gradient = rounded(wide, model)
-        self[id(model)] = ShownGradient(master, gradient, gradient.clone())
+            gradient = rounded(wide, model, scale)
+        self[id(model)] = ShownGradient(master, gradient, gradient.clone(), scale)
         return gradient
 
     def was_set(self, model, master, before, stays):
@@ -127,17 +128,22 @@ class ShownGradients(dict):
         self[id(model)] = ShownGradient(master, gradient, copy)
 
     def take_changes(self, pairs):
-        """Give the masters what the script has changed in what it has read."""
+        """Give the masters what the script has changed in what it has read.
+
+        Return the gradients of those that it has read within a block: it may have added scaled ones, to be checked.
+        """
+        scaled = [shown.master for _, shown in self.of(pairs) if not is_one(shown.scale)]
         with grad_enabled(False):
             for _, shown in self.of(pairs):
                 shown.take_changes()
         self.follow(pairs)
+        return [gradient for gradient in map(stored_gradient, scaled) if gradient is not None]
 
     def follow(self, pairs):
         """Show what the masters have now, in the tensors that the script has read."""
         with grad_enabled(False):
             for model, shown in self.of(pairs):
-                shown.follow(model)
+                shown.follow(model, 1.0)
                 if shown.gradient is None:
                     del self[id(model)]
 
@@ -166,12 +172,13 @@ class ShownGradient:
         master: the master of the half param, which must not be kept alive.
         gradient: the tensor.
         copy: its values when it was shown; None while it is the gradient that is stored in ``.grad``.
+        scale: what it is multiplied by: a float, or a tensor of shape ().
     """
 
-    __slots__ = ("master", "gradient", "copy", "_mark")
+    __slots__ = ("master", "gradient", "copy", "scale", "_mark")
 
-    def __init__(self, master, gradient, copy):
-        self.master, self.gradient, self.copy = master, gradient, copy
+    def __init__(self, master, gradient, copy, scale=1.0):
+        self.master, self.gradient, self.copy, self.scale = master, gradient, copy, scale
         self._mark = mark_of(stored_gradient(master))  # of the gradient that is shown
 
     def _changes(self):
@@ -184,11 +191,14 @@ class ShownGradient:
         now, before = self.gradient, self.copy
         if now.is_sparse or before.is_sparse:
             is_changed = not torch.equal(now.to_dense(), before.to_dense())
-            return (None, widened(now, self.master)) if is_changed else None
+            return (None, self._unscaled(widened(now, self.master))) if is_changed else None
         wide = widened(now, self.master)
         is_changed = wide != widened(before, self.master)  # old torch compares no halves on a CPU
         is_cleared = is_changed.any() & ~(wide != 0).any()
-        return is_changed | is_cleared, wide
+        return is_changed | is_cleared, self._unscaled(wide)
+
+    def _unscaled(self, wide):
+        return wide if is_one(self.scale) else wide / on_device_of(wide, self.scale)
 
     def take_changes(self):
         """Give the master what the script has changed."""
@@ -203,24 +213,24 @@ class ShownGradient:
         else:
             exact.copy_(torch.where(is_changed, wide, exact))
 
-    def follow(self, model):
+    def follow(self, model, scale):
         """Show the gradient that the master has now, unless the gradient is still stored in ``.grad``."""
-        wide = stored_gradient(self.master)
+        self.scale, wide = scale, stored_gradient(self.master)
         if stored_gradient(model) is None:
             if wide is None:
                 self.gradient = self.copy = None
             else:
-                self.show(rounded(wide, model))
+                self.show(rounded(wide, model, scale))
         elif self.copy is not None:
             self.copy = self.gradient.clone()
         self._mark = mark_of(wide)
 
-    def follow_writes(self, model):
+    def follow_writes(self, model, scale):
         """Show what a script has done to the master's gradient, which ``amp.master_params`` gives it: clipped, say."""
-        if not is_unchanged(self._mark, mark_of(stored_gradient(self.master))):
+        if not (is_same(scale, self.scale) and is_unchanged(self._mark, mark_of(stored_gradient(self.master)))):
             with grad_enabled(False):
                 self.take_changes()
-                self.follow(model)
+                self.follow(model, scale)
 
     def show(self, values):
         """Make these the values of the tensor."""
@@ -236,9 +246,15 @@ def widened(gradient, master):
     return tensor_lists.coalesced(gradient).to(device=master.device, dtype=master.dtype)
 
 
-def rounded(gradient, model):
-    """Return a gradient in its half param's dtype, on the param's device."""
-    return gradient.detach().to(device=model.device, dtype=model.dtype)
+def rounded(gradient, model, scale=1.0):
+    """Return a gradient, multiplied by ``scale``, in its half param's dtype, on the param's device."""
+    wide = gradient.detach() if is_one(scale) else gradient.detach() * on_device_of(gradient, scale)
+    return wide.to(device=model.device, dtype=model.dtype)
+
+
+def on_device_of(tensor, scale):
+    """Return a scale, a float or a tensor of shape (), for products with a tensor."""
+    return scale.to(tensor.device) if isinstance(scale, torch.Tensor) else scale
 
 
 def mark_of(grad):
