@@ -103,7 +103,7 @@ FAULTS_OF_TRAINING = [
           "if is_unmoved and not (self.is_new or writes.noted):",
           "if is_unmoved or not self.is_new:", WRITTEN),
     Fault("written masters not shown", "_with_shown_masters", "masters.show_written()", "pass", WRITTEN),
-    Fault("a changed gradient not compared", "ShownGradient._changes", "return is_changed | is_cleared, wide",
+    Fault("a changed gradient not compared", "ShownGradient._changes", "return is_changed | is_cleared, self._unscaled(wide)",
           "return None", "specification/test_half_gradients.py"),
     Fault("masters not rounded after a method of the optimizer", "run_method", "record.masters.show_all()", "pass",
           "specification/test_own_methods.py"),
