@@ -22,7 +22,7 @@ WITHIN = {
     "support": "torch_compat",
     "engine": "op_table casting loss_scaling optimizers models session amp_names",
     "trace": ". skipped_steps step_statistics memory",
-    "scripts": "reading",
+    "scripts": "rules reading",
     "abtest": "packed_numbers schema report_data planned_run row_names number_format recording judging report running",
 }
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.

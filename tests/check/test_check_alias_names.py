@@ -9,7 +9,7 @@ import pytest
 
 from ampcompat.apex import install, nvidia_apex
 from ampcompat.scripts.reading.alias_names import EXTENSIONS, PARTIAL, alias_names
-from ampcompat.scripts.reading.rules import IN_PART, REFUSED, SUPPORTED
+from ampcompat.scripts.rules import IN_PART, REFUSED, SUPPORTED
 
 NAMES = alias_names()
 

@@ -1,6 +1,6 @@
 """The results of ``check``, and whether the code base runs unchanged."""
 
-from ..reading.rules import ERROR, NOTE, WARNING
+from ..rules import ERROR, NOTE, WARNING
 
 VERSION = 2
 

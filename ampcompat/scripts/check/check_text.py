@@ -3,7 +3,7 @@
 import collections
 
 from ..reading.loops_without_apex import LEVELS
-from ..reading.rules import IN_PART, REFUSED, SUPPORTED
+from ..rules import IN_PART, REFUSED, SUPPORTED
 from .check_report import SEVERITIES
 
 #: The number of scripts and findings on the first screen.

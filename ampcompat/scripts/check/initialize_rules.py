@@ -6,8 +6,8 @@ from ..reading import code_files
 from ..reading.calls import INITIALIZE, argument, initialize_calls, names_in
 from ..reading.flow import together
 from ..reading.names import called, dotted, last_name, string
-from ..reading.rules import finding
 from ..reading.source import Source
+from ..rules import finding
 
 #: The calls of ``amp.initialize`` in one function that are examined.
 _MOST = 20

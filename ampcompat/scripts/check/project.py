@@ -12,8 +12,8 @@ from ..reading.calls import UNKNOWN, asked_levels, default_levels, initialize_ca
 from ..reading.imports import ProjectImports
 from ..reading.loops_without_apex import AMPCOMPAT
 from ..reading.names import Names, string
-from ..reading.rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from ..reading.source import Source
+from ..rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from . import (
     initialize_rules,
     scale_loss_rules,

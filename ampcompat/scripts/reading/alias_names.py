@@ -11,7 +11,7 @@ import os
 from typing import NamedTuple
 
 from ...apex import nvidia_apex
-from .rules import IN_PART, REFUSED, SUPPORTED
+from ..rules import IN_PART, REFUSED, SUPPORTED
 
 #: Supported names that do less than Apex's.
 PARTIAL = {

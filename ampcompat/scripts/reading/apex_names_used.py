@@ -3,10 +3,10 @@
 import ast
 import re
 
+from ..rules import REFUSED, Use
 from .alias_names import alias_names
 from .calls import ends_script
 from .names import Names, dotted, imported_by_call, imports_of
-from .rules import REFUSED, Use
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
 

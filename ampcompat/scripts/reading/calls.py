@@ -3,8 +3,8 @@
 import ast
 import re
 
+from ..rules import RequestedLevel
 from .names import called, dotted, last_name, string, written_option
-from .rules import RequestedLevel
 
 INITIALIZE = ("apex.amp.initialize", "apex.amp.frontend.initialize", "apex.amp._initialize.initialize")
 SCALE_LOSS = ("apex.amp.scale_loss", "apex.amp.handle.scale_loss")

@@ -5,10 +5,10 @@ import bisect
 import re
 import warnings
 
+from ..rules import Broken, SourcePlace, finding
 from .code_files import NOTEBOOK, PYTHON, NotANotebook, Unreadable, code_cells, decode, read
 from .flow import scopes
 from .names import Names, called, imports_of, string, written_option
-from .rules import Broken, SourcePlace, finding
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
 

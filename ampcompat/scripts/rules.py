@@ -1,4 +1,4 @@
-"""The records of a report of ``check``, and its rules; the docs use the table."""
+"""The rules of ``check``, of which ``migrate`` asks some, and the records of its report; the docs use the table."""
 
 from typing import NamedTuple, Optional
 
