@@ -44,7 +44,7 @@ def _flag(text):
 class ChildEnvironment:
     """What a child process is told; None: nothing, so that it is told what this process was told.
 
-    The first seven replace arguments of ``amp.initialize``, the next five are what is observed of a script.
+    The first seven replace arguments of ``amp.initialize``, the next four are what is observed of a script.
 
     Args:
         keep_fp32: names of layers, joined by commas, that are added to the script's.

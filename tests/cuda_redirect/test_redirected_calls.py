@@ -285,9 +285,7 @@ def test_events_measure_time():
 
 
 def test_markers_and_profilers():
-    assert [torch.cuda.nvtx.range_push("a"), torch.cuda.nvtx.range_push("b")] == [0, 1]
-    assert [torch.cuda.nvtx.range_pop(), torch.cuda.nvtx.range_pop()] == [1, 0]
-    assert torch.cuda.nvtx.mark("a") is None
+    assert torch.cuda.nvtx.range_push("a") == torch.cuda.nvtx.range_pop() == 0 and torch.cuda.nvtx.mark("a") is None
     assert torch.cuda.cudart().cudaProfilerStart() == torch.cuda.cudart().cudaProfilerStop() == 0
     with torch.cuda.profiler.profile(), torch.autograd.profiler.emit_nvtx():
         torch.ones(1).cuda().sum()

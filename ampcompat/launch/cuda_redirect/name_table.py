@@ -153,7 +153,7 @@ _CUDA = (
     *_rules("torch.cuda torch.cuda.random", _RANDOM, QUERY),
     NameRule("torch.cuda", _STREAMS, REPLACED, streams.replacement),
     NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, streams.replacement),
-    NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), REPLACED, streams.nvtx),
+    NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), RETURNS, 0),
     NameRule("torch.cuda.nvtx", ("mark", "range_end"), RETURNS),
     NameRule("torch.cuda.profiler", ("start", "stop", "init"), RETURNS),
     *_rules("torch.cuda torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),

@@ -6,7 +6,6 @@ the time of the work in between. Waiting for an event or a stream does nothing.
 
 import abc
 import contextlib
-import functools
 import threading
 import time
 
@@ -186,21 +185,6 @@ def replacement(target, original):
     if isinstance(original, abc.ABCMeta):  # before about torch 2.6, whose compiler checks whether it is one of torch's
         original.register(replaced)
     return replaced
-
-
-def nvtx(target, original):
-    """Replace a function of ``torch.cuda.nvtx`` by one that only counts the depth of ranges."""
-    depth = target.shared.setdefault("nvtx", threading.local())
-
-    @functools.wraps(original)
-    def mark(*args, **kwargs):
-        before = getattr(depth, "count", 0)
-        if original.__name__ == "range_start":
-            return 0
-        depth.count = max(before - 1, 0) if original.__name__ == "range_pop" else before + 1
-        return min(before, depth.count)
-
-    return mark
 
 
 class _NullContext(contextlib.nullcontext):
