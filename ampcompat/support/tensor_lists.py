@@ -40,6 +40,11 @@ def is_shard(tensor):
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
+def _are_shards(tensors):
+    """Return whether any is a DTensor, which torch copies one by one."""
+    return any(map(is_shard, set(map(type, tensors))))
+
+
 def have_gradients(params):
     """Return whether any of the params has a gradient."""
     for param in params:  # a third faster than ``any`` with a generator or with ``map``
@@ -123,7 +128,7 @@ def add_(sums, terms):
 
 def copy_(targets, sources):
     """Copy ``sources`` into ``targets``, pairwise, casting."""
-    if not features.has_foreach_copy():
+    if not features.has_foreach_copy() or _are_shards(targets):
         for target, source in zip(targets, sources):
             target.copy_(source)
     elif targets:
@@ -160,7 +165,7 @@ def widened(tensors, models):
 
     Sparse ones come back coalesced.
     """
-    if any(map(_IS_SPARSE, tensors)) or not features.has_foreach_copy():
+    if any(map(_IS_SPARSE, tensors)) or _are_shards(tensors) or not features.has_foreach_copy():
         copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]
         copies = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in copies]
         return copies, grouped(copies)

@@ -281,6 +281,21 @@ def test_sharded_models(level, group):
         assert not any(torch.equal(one.full_tensor(), other) for one, other in zip(model.parameters(), before))
 
 
+def test_sharded_models_with_bfloat16_weights_train_as_unsharded_ones_at_o5(group):
+    if sharding.why_not():
+        pytest.skip(sharding.why_not())
+    from torch.distributed import fsdp
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (1,))
+    with forced("O5"):
+        plain = mlp().bfloat16()
+        model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh)
+        for each in (plain, model):
+            train(each, each, sgd(each))
+        assert all(torch.equal(one, other.full_tensor()) for one, other in zip(plain.parameters(), model.parameters()))
+
+
 def test_a_pass_of_two_optimizers_counts_once(level):
     with forced(level):
         first, second = mlp(4, 4), mlp()
