@@ -10,7 +10,7 @@ import time
 import bench
 import torch
 
-from ampcompat.engine.optimizers import remainder_bits
+from ampcompat.engine.masters import remainder_bits
 
 BLOCK = 1 << 22
 

@@ -15,7 +15,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import remainder_chunk
+from ampcompat.engine.masters import remainder_chunk
 
 OPTIMIZERS = {
     "SGD, momentum": lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9),

@@ -20,7 +20,7 @@ ORDER = """
 #: The same within some of them; ``.`` is every module that is not named, and comes last if it is not there.
 WITHIN = {
     "support": "torch_compat",
-    "engine": "op_table casting loss_scaling optimizers models session amp_names",
+    "engine": "op_table casting loss_scaling masters optimizers models session amp_names",
     "trace": ". skipped_steps step_statistics memory",
     "scripts": "rules reading",
     "abtest": "packed_numbers schema report_data planned_run row_names number_format recording judging report running",

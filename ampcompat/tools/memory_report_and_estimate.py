@@ -7,8 +7,8 @@ from typing import Any, Callable, List, Optional, Sequence, Union
 import torch
 
 from .. import opt_levels
+from ..engine.masters.stored_master import check_policy
 from ..engine.optimizers.optimizer_record import record_of
-from ..engine.optimizers.stored_master import check_policy
 from ..engine.session import process_state
 from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpTypeError, AmpValueError, hide_internal_frames

@@ -14,7 +14,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine import casting
-from ampcompat.engine.optimizers import stored_master
+from ampcompat.engine.masters import stored_master
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.support.torch_compat import features

@@ -7,7 +7,8 @@ from helpers import fused_optimizers, half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import chunked_step, remainder_chunk, stored_master
+from ampcompat.engine.masters import remainder_chunk, stored_master
+from ampcompat.engine.optimizers import chunked_step
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 

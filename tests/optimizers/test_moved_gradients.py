@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.precision import HIGH, LOW
 
-from ampcompat.engine.optimizers.half_and_master_chunks import MasterChunk
+from ampcompat.engine.masters.master_chunk import MasterChunk
 from ampcompat.support import tensor_lists
 from ampcompat.support.unversioned_writes import WrittenMemory
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import half_kernels
 
-from ampcompat.engine.optimizers import remainder_bits
+from ampcompat.engine.masters import remainder_bits
 
 if half_kernels.stand_in() or not hasattr(torch.Tensor, "untyped_storage"):
     pytest.skip("this torch has no bfloat16 arithmetic", allow_module_level=True)

@@ -10,9 +10,9 @@ from helpers import half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.optimizers import remainder_chunk, stored_master
+from ampcompat.engine.masters import remainder_chunk, stored_master
+from ampcompat.engine.masters.stored_master import StoredMaster
 from ampcompat.engine.optimizers.optimizer_record import record_of
-from ampcompat.engine.optimizers.stored_master import StoredMaster
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 

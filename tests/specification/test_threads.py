@@ -23,8 +23,9 @@ from helpers.threads import in_threads
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import autocast_flags
+from ampcompat.engine.masters import grad_of_half_params
 from ampcompat.engine.models import forward_conversion as forwards
-from ampcompat.engine.optimizers import gradient_scale, shown_gradients
+from ampcompat.engine.optimizers import gradient_scale
 from ampcompat.opt_levels import OPT_LEVELS
 from ampcompat.support import tensor_lists
 from ampcompat.support.live_objects import WeakList
@@ -153,7 +154,7 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setti
         theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
         with PatchStack() as patches:
             patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
-            for module in (gradient_scale, shown_gradients, tensor_lists):
+            for module in (gradient_scale, grad_of_half_params, tensor_lists):
                 patches.set(module, "stored_gradient", get)
             backward(models[0], mine)
         assert read and not set(read) & set(theirs)

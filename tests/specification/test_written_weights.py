@@ -409,10 +409,10 @@ def test_groups_added_later_are_compared_before_their_first_step(setting):
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch):
-    from ampcompat.engine.optimizers import half_and_master_chunks
+    from ampcompat.engine.masters import master_chunk
 
     compared = []
-    monkeypatch.setattr(half_and_master_chunks, "take_values", lambda *lists: compared.append(lists))
+    monkeypatch.setattr(master_chunk, "take_values", lambda *lists: compared.append(lists))
     with session_of(setting):
         model, optimizer = begin(setting)
         for _ in range(3):

@@ -17,8 +17,8 @@ import torch
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
 from ...support.torch_compat import fake_tensors
-from ..optimizers.half_and_master_chunks import kept_where_equal
-from ..optimizers.session_masters import SessionMasters
+from ..masters.master_chunk import kept_where_equal
+from ..masters.session_masters import SessionMasters
 
 #: The attribute of a module that holds its ``WideBuffers``.
 WIDE_BUFFERS = "_amp_wide_buffers"

@@ -16,7 +16,7 @@ from ...errors import AmpError
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, step_hooks, thread_context
 from ...support.torch_compat.thread_blocks import grad_enabled
-from . import zero_redundancy_optimizer
+from ..masters import zero_redundancy_optimizer
 from .amp_stash import STASH
 
 #: What ``check`` tries: params of each group, the extent of their dimensions, the size of the gradients of each step.

@@ -1,7 +1,7 @@
 """``HeldGradients``: what the gradients of an optimizer's params are multiplied by, and everything that changes it.
 
 Backward accumulates into ``.grad`` of the model's params. Where these are half, true gradients are kept at their
-float32 masters until ``zero_grad``, and ``.grad`` of the half param shows them (``shown_gradients``).
+float32 masters until ``zero_grad``, and ``.grad`` of the half param shows them (``grad_of_half_params``).
 
     state            the gradients in ``.grad`` of the model's params
     Unscaled         true gradients, or none
@@ -34,7 +34,7 @@ from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_g
 from ...support.torch_compat import thread_context
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_one, is_same
-from .shown_gradients import are_cleared, are_replaced, mark_of
+from ..masters.grad_of_half_params import are_cleared, are_replaced, mark_of
 
 _VERSION = operator.attrgetter("_version")
 

@@ -18,9 +18,9 @@ import torch
 
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.overflow_check import StepSkips, groups_of
+from ..masters.optimizer_masters import PARAMS, OptimizerMasters
 from .amp_stash import STASH
 from .gradient_scale import HeldGradients
-from .optimizer_masters import PARAMS, OptimizerMasters
 
 
 def record_of(optimizer):

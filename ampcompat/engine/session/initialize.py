@@ -16,8 +16,9 @@ from ...support.notices import Notices
 from ...support.patching import run_all
 from ...support.torch_compat.torch_names import dtype_name
 from ..casting.torch_compile import is_tracing
+from ..masters import zero_redundancy_optimizer
 from ..models import averaged_model, cast_weights, forward_conversion, fsdp, state_dict
-from ..optimizers import chunked_step, pickled_optimizers, replaced_methods, zero_redundancy_optimizer
+from ..optimizers import chunked_step, pickled_optimizers, replaced_methods
 from ..optimizers.amp_stash import STASH
 from ..optimizers.optimizer_record import OptimizerRecord, record_of
 from . import process_state

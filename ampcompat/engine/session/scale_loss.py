@@ -12,9 +12,9 @@ from ...support import tensor_lists
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_one
 from ..loss_scaling.overflow_check import check_overflow, defer_check
+from ..masters.grad_of_half_params import is_unchanged, mark_of
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
-from ..optimizers.shown_gradients import is_unchanged, mark_of
 from .other_optimizers import leaves_of
 
 _CONFIGURATION = operator.attrgetter("configuration")

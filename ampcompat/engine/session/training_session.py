@@ -18,10 +18,10 @@ from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.thread_blocks import end_thread_blocks
 from ..loss_scaling.loss_scaler import scaler_states
+from ..masters.session_masters import SessionMasters
 from ..models import cast_weights, ddp, forward_conversion, fsdp
 from ..optimizers import chunked_step, step_or_skip
 from ..optimizers.optimizer_record import record_of
-from ..optimizers.session_masters import SessionMasters
 from . import process_state, replaced_params, untrained_params
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .initialize import Configuration, Preparation, make_plan

@@ -10,7 +10,7 @@ from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
-from .half_and_master_chunks import MasterChunk
+from .master_chunk import MasterChunk
 from .stored_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
 
 #: Masters begin at multiples of so many elements in the memory of their chunk: aligned tensors are faster.

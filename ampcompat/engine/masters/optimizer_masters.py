@@ -1,7 +1,7 @@
 """``OptimizerMasters``: the float32 masters of one optimizer.
 
 It makes them, puts them into ``param_groups``, gives them gradients, and rounds them into the half params, in the
-chunks of ``half_and_master_chunks`` and ``remainder_chunk``.
+chunks of ``master_chunk`` and ``remainder_chunk``.
 """
 
 import functools
@@ -17,9 +17,9 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
-from .half_and_master_chunks import MasterChunk, Snapshot, make_master, move_master, recast, take_values
+from .master_chunk import MasterChunk, Snapshot, make_master, move_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
-from .state_by_param import make_plain, read_by_param
+from .state_of_half_params import make_plain, read_by_param
 from .stored_master import restore
 
 #: Returns the list of a param group.
@@ -293,7 +293,7 @@ class OptimizerMasters:
         self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def show_written(self):
-        """Make half params agree with what a script has done to masters: see ``half_and_master_chunks``."""
+        """Make half params agree with what a script has done to masters: see ``master_chunk``."""
         for chunk in self.chunks:
             chunk.follow_requires_grad()
             if not chunk.is_stored:

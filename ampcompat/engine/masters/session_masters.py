@@ -15,8 +15,8 @@ from ...support.swapped_tensors import holders
 from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
-from .half_and_master_chunks import kept_where_equal
-from .shown_gradients import GradientsOnRead, ShownGradients
+from .grad_of_half_params import GradientsOnRead, ShownGradients
+from .master_chunk import kept_where_equal
 from .stored_master import restore, value_of
 
 
