@@ -263,3 +263,27 @@ def test_a_warm_up_whose_first_steps_are_lost_is_a_note(dtype, first, expected):
     report = audited(functools.partial(planted.warming_up, dtype, first))
     assert ("lost_warm_up" in notes(report)) == expected
     assert wrong(report) == []
+
+
+FIXTURE = """
+import ampcompat, planted, pytest, torch
+
+@pytest.fixture
+def audited():
+    with ampcompat.audit([]) as audit:
+        yield
+    assert not audit.wrong, audit
+
+@pytest.mark.usefixtures("audited")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_trains(dtype):
+    planted.decaying(dtype, lr=1e-4)
+"""
+
+
+def test_as_a_fixture_of_pytest_it_fails_the_test_with_its_report(tmp_path, capsys):
+    (tmp_path / "test_train.py").write_text(FIXTURE)
+    options = ["-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", "/dev/null", "-q"]
+    assert pytest.main([*options, str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "2 passed, 1 error" in printed and "AdamW updates bfloat16 weights without float32 masters" in printed

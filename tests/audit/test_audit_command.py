@@ -148,6 +148,17 @@ def test_the_page_escapes_what_a_script_names():
     assert "<dd><code>ampcompat run --opt-level O5 " in page  # where it wraps on a narrow screen
 
 
+def test_a_script_whose_trainer_has_the_backward_pass_is_repaired_by_the_command_line_alone(tmp_path):
+    finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
+    script, texts = tmp_path / "train.py", []
+    for line in ("loss.backward()", "transformers.Trainer(model).train()"):
+        script.write_text("import transformers\n" + line)
+        report = {"steps": 1, "repeated": 1, "dtypes": NO_DTYPES, "findings": [finding]}
+        texts.append(audit_text.to_text(report, [str(script)]))
+    assert "ampcompat migrate --to-level O5" in texts[0] and "migrate" not in texts[1]
+    assert all("ampcompat run --opt-level O5" in text for text in texts)
+
+
 def test_with_a_launcher_the_commands_have_it():
     finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
     dtypes = dict(NO_DTYPES)

@@ -4,6 +4,9 @@ import shlex
 import textwrap
 
 from ...abtest.number_format import share
+from ...scripts.reading import code_files
+from ...scripts.reading.loops_without_apex import LoopsWithoutApex
+from ...scripts.reading.source import Source
 
 #: The number of params of a finding that are listed.
 _SHOWN = 5
@@ -96,10 +99,7 @@ def _finding(finding, width):
 
 
 def commands(report, command, launcher=()):
-    """Return pairs (what for, a command): to repair what is wrong, audit the repaired run, and compare its loss.
-
-    ``migrate`` refuses scripts whose trainer runs the backward pass, with a message.
-    """
+    """Return pairs (what for, a command): to repair what is wrong, audit the repaired run, and compare its loss."""
     levels = [each["level"] for each in report["findings"] if each["is_wrong"] and each["level"] is not None]
     if not levels:
         return []
@@ -111,7 +111,7 @@ def commands(report, command, launcher=()):
         ("  is nothing wrong then?", f"ampcompat audit{option} --opt-level {level} {script}"),
         ("  is its loss lower?", f"ampcompat ab{option} --levels O0,{level} {script}"),
     ]
-    if command[0].endswith(".py"):
+    if _has_backward_pass(command[0]):
         new = f"{command[0][:-3]}_{level}.py"
         old, new = shlex.quote(command[0]), shlex.quote(new)
         found += [
@@ -119,3 +119,12 @@ def commands(report, command, launcher=()):
             ("  is its loss lower?", f"ampcompat ab{option} --against {new} {script}"),
         ]
     return found
+
+
+def _has_backward_pass(path):
+    """Return whether a script is a file with a backward pass of its own: into others, ``migrate`` writes no level."""
+    try:
+        data = code_files.read(path) if path.endswith(".py") else b""
+    except code_files.Unreadable:
+        return False
+    return bool(LoopsWithoutApex(Source(path, data, code_files.PYTHON)).backward_calls)

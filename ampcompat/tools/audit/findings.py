@@ -266,7 +266,9 @@ def autocast_and_scaler(calls, gradients):
         elements = f"{number_format.share(share)} of the gradients' elements are {what} in float16"
         text = f"float16 without a loss scale: {elements}"
         remedy = "Scale the loss with torch.amp.GradScaler, or use bfloat16, which needs no scale."
-        yield AuditFinding("no_scaler", share > UNDERFLOW, text + _at(calls.regions.get(torch.float16)), remedy, "O1")
+        region = calls.regions.get(torch.float16)
+        level = "O2" if region is None else "O1"  # of float16 weights, or of autocast
+        yield AuditFinding("no_scaler", share > UNDERFLOW, text + _at(region), remedy, level)
     if calls.scaled is not None and torch.bfloat16 in calls.regions and torch.float16 not in calls.regions:
         text = "A GradScaler scales losses of bfloat16 autocast, whose range is float32's" + _at(calls.scaled)
         yield AuditFinding("needless_scaler", False, text, "Leave the GradScaler out: it costs time and skips steps.")
