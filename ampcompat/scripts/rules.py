@@ -163,11 +163,6 @@ RULES = {
         "torch.distributed.launch passes --local-rank",
         "torchrun --nproc_per_node 2 -m ampcompat run SCRIPT --local_rank {local_rank} passes it",
     ),
-    "web-apex": Rule(
-        WARNING,
-        "the requirement `apex`: the package of this name on PyPI is a web toolkit, not NVIDIA's",
-        "require ampcompat instead",
-    ),
     "float16-without-scaler": Rule(
         WARNING,
         "the loss of a float16 autocast region without a GradScaler: small gradients become zero",
@@ -237,7 +232,6 @@ RULES = {
         "forced",
         "call step(closure) of the outer one, or force another level",
     ),
-    "builds-apex": Rule(NOTE, "a line that installs NVIDIA Apex", "leave it out: ampcompat needs no build"),
 }
 
 

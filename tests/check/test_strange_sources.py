@@ -22,20 +22,15 @@ REPEATED = {
     "regions.py": ("import torch\n", 'with torch.autocast("cuda"):\n    x = m(x)\nx.backward()\n', ""),
     "wide.py": (HEAD + "x = [", "1, ", "]\n"),
     "torn.py": (HEAD + "import ", "a ", "!\n"),
-    "pip.sh": ("", "pip install ", "apexx\n"),
-    "spaces.sh": ("pip install", " ", "x # apex\n"),
-    "conda.sh": ("", "conda install ", "ape x torch # apex\n"),
     "scripts.sh": ("torchrun ", "a/", "\napex\n"),
     "module.sh": ("-m apex", ".a", "!\n"),
     "level.sh": ("apex ", "--opt_level ", "\n"),
     "dashes.sh": ("apex ", "-", "\n"),
-    "requirements.txt": ("apex", " ", "!\n"),
-    "setup.py": ("from setuptools import setup\nsetup(install_requires=['apex", " ", "!', 'apex'])\n"),
     "cells.ipynb": ('{"cells": [', '{"cell_type": "code", "source": "apex.amp(x)"}, ', "{}]}"),
 }
 
 
-LINES = [name for name in sorted(REPEATED) if name.endswith((".sh", ".txt")) or name in ("setup.py", "torn.py")]
+LINES = [name for name in sorted(REPEATED) if name.endswith(".sh") or name == "torn.py"]
 
 
 def calls_of_check(path, text):
@@ -59,7 +54,7 @@ def test_a_line_of_two_megabytes_is_searched(tmp_path, name):
     assert report.files == 1 and len(report.findings) <= 2
 
 
-@pytest.mark.parametrize("name", ["train.py", "requirements.txt", "cells.ipynb"])
+@pytest.mark.parametrize("name", ["train.py", "train.sh", "cells.ipynb"])
 def test_a_file_over_the_limit_is_not_searched_and_reported_if_it_mentions_apex(tmp_path, capsys, name):
     before, after = ('{"cells": [{"cell_type": "code", "source": "', '"}]}') if name == "cells.ipynb" else ("", "")
     (tmp_path / name).write_text(before + "apex, " + "x, " * (1 << 19) + after)
@@ -68,6 +63,12 @@ def test_a_file_over_the_limit_is_not_searched_and_reported_if_it_mentions_apex(
     assert f"{name}:1" in told and "it has more than 1 MiB; --max-size allows more" in told
     main(["check", str(tmp_path), "--max-size", "2"])
     assert "--max-size" not in capsys.readouterr().out
+
+
+def test_a_file_over_the_limit_without_the_word_apex_is_no_error(tmp_path, capsys):
+    (tmp_path / "train.py").write_text("amp = 1\n" + "x, " * (1 << 19))
+    assert main(["check", str(tmp_path)]) == 0
+    assert "it has more than 1 MiB; --max-size allows more" in capsys.readouterr().out
 
 
 def test_images_of_a_notebook_do_not_count(tmp_path, capsys):

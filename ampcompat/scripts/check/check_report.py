@@ -11,7 +11,6 @@ class CheckReport:
     Attributes:
         files: how many files were read.
         uses, levels, findings, broken: lists of ``Use``, ``RequestedLevel``, ``Problem`` and ``Broken``.
-        mentions: places of lines with the word apex that are not uses: comments, strings, option names.
         scripts: the ``Script`` records of files that are started.
         forced: the ``ForcedScript`` records of scripts that train, if nothing uses ``amp``.
     """
@@ -19,13 +18,12 @@ class CheckReport:
     def __init__(self, files):
         self.files = files
         self.uses, self.levels, self.findings, self.broken = [], [], [], []
-        self.mentions, self.scripts, self.forced = [], [], []
+        self.scripts, self.forced = [], []
 
     def finish(self):
         """Sort the results by place, and remove duplicates."""
         self.uses, self.levels = _in_order(self.uses), _in_order(self.levels)
         self.findings, self.broken = _in_order(self.findings), _in_order(self.broken)
-        self.mentions = sorted(set(self.mentions), key=_order)
 
     def of(self, severity):
         """Return the findings of a severity."""
@@ -45,7 +43,7 @@ class CheckReport:
     def verdict(self):
         """One sentence: does it run unchanged?"""
         if not self.files:
-            return "No file to check: there is no Python file, notebook, requirements, setup file or shell script."
+            return "No file to check: there is no Python file, notebook or shell script."
         errors, warnings = len(self.of(ERROR)), len(self.of(WARNING))
         looked_at = "; {} to look at".format(_count(warnings, "place")) if warnings else ""
         if not self.uses_apex:
@@ -68,7 +66,6 @@ class CheckReport:
             "levels": [_flat(each) for each in self.levels],
             "findings": [_flat(each) for each in self.findings],
             "broken": [_flat(each) for each in self.broken],
-            "mentions": [each._asdict() for each in self.mentions],
         }
 
 

@@ -1,6 +1,5 @@
 """Read a whole code base, and collect its uses of Apex and the problems with them."""
 
-import ast
 import os
 import re
 
@@ -11,7 +10,7 @@ from ..reading.apex_names_used import use, uses
 from ..reading.calls import UNKNOWN, asked_levels, default_levels, initialize_calls, levels_in_command
 from ..reading.imports import ProjectImports
 from ..reading.loops_without_apex import AMPCOMPAT
-from ..reading.names import Names, string
+from ..reading.names import Names
 from ..reading.source import Source
 from ..rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
 from . import (
@@ -85,10 +84,10 @@ class _Project:
         if kind == code_files.PYTHON:
             self.training += [path] if started_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
-        if kind in (code_files.SHELL, code_files.REQUIREMENTS):
+        if kind == code_files.SHELL:
             if (b"apex" in data.lower() or b"torch" in data) and not self._is_too_large(path, data, kind):
                 lines = enumerate(code_files.decode(data).split("\n"), 1)
-                self._text([(SourcePlace(path, at), line) for at, line in lines], kind == code_files.SHELL)
+                self._commands([(SourcePlace(path, at), line) for at, line in lines])
         elif _HINTS.search(data):
             if not self._is_too_large(path, data, kind):
                 self._python(Source(path, data, kind))
@@ -115,9 +114,7 @@ class _Project:
     def _python(self, source):
         self.sources[source.path] = source
         self._add_broken(source.broken)
-        self._text(source.shell, True)
-        if os.path.basename(source.path) == "setup.py":
-            self.report.findings += required_in_setup(source)
+        self._commands(source.shell)
 
     def _add_broken(self, broken):
         self.report.broken += broken
@@ -125,12 +122,18 @@ class _Project:
             if each.mentions_apex:
                 self.report.findings.append(finding("broken-file", each.place, each.reason))
 
-    def _text(self, lines, is_shell):
-        text = TextFile(lines, is_shell)
-        self.report.uses += text.uses
-        self.report.findings += text.findings
-        self.report.levels += text.levels
-        self.launched |= text.launched
+    def _commands(self, lines):
+        """Read a shell script, or a notebook's shell commands: levels, modules, and what launchers start."""
+        for place, line in _joined(lines):
+            line = line.partition("#")[0]
+            self.report.uses += [use(place, name) for name in _MODULE.findall(line)]
+            self.report.levels += [
+                RequestedLevel(place, level, "passed in a command") for level in levels_in_command(line)
+            ]
+            launcher = _LAUNCHERS.search(line)
+            if launcher:
+                scripts = (_script(each.group()) for each in _ARGUMENT.finditer(line, launcher.end()))
+                self.launched |= {next(filter(None, scripts), None)} - {None}
 
     def analyse(self):
         """Find uses, levels and problems, and complete the report."""
@@ -163,9 +166,6 @@ class _Project:
     def _analyse_file(self, source, levels):
         found = uses(source)
         self.report.uses += found
-        lines = {(use.place.cell, use.place.line) for use in found}
-        mentions = (source.place(at) for at, line in enumerate(source.lines, 1) if _WORD.search(line))
-        self.report.mentions += [place for place in mentions if (place.cell, place.line) not in lines]
         self.report.findings += _not_carried(found)
         self.report.findings += initialize_rules.check(source)
         self.report.findings += started_scripts.launching(source)
@@ -253,64 +253,9 @@ def _not_carried(found):
 
 
 # Each of these takes time proportional to the text: no part can match what the next part matches too.
-_REQUIRED = re.compile(r"(?:- *)?[\"']?apex(?:\[[\w,]*\])?(?:$|\s*(?:[=<>~!]=|[<>]|=[\"' ]*[\^\d*]))")
-_PIP, _PIP_APEX = re.compile(r"\bpip3?\s+install\b"), re.compile(r"\s[\"']?apex(?=[=<>~!\"'\s]|$)")
-_FROM_SOURCE = re.compile(r"(github\.com[/:]\w+/apex)|(--cuda_ext)|(--cpp_ext)", re.IGNORECASE)
-_CONDA, _CONDA_APEX = re.compile(r"\b(conda|mamba)\s+install\b"), re.compile(r"\b(nvidia-)?apex\b")
 _MODULE = re.compile(r"-m\s+(apex(?:\.\w+)+)")
 _LAUNCHERS = re.compile(r"torch\.distributed\.(launch|run)\b|\btorchrun\b|apex\.parallel\.multiproc")
-_WORD, _ENDING = re.compile(r"[\w./-]+"), re.compile(r"\.py\b")
-
-
-def required_in_setup(source):
-    """Return findings on the requirement ``apex`` in the strings of a ``setup.py``, given as a ``Source``."""
-    strings = (node for node in source.nodes if isinstance(node, ast.expr) and string(node))
-    if any(each.full_name == "apex" for each in source.imports):
-        return []
-    return [source.problem("web-apex", node) for node in strings if _is_required(string(node))]
-
-
-class TextFile:
-    """The findings in the lines of one file, or of a notebook's shell commands.
-
-    Attributes:
-        uses: ``Use`` records of modules that are run by name.
-        findings: the findings.
-        levels: the levels that commands pass.
-        launched: scripts that are started in several processes.
-    """
-
-    def __init__(self, lines, is_shell):
-        self.uses, self.findings, self.levels, self.launched = [], [], [], set()
-        for place, line in _joined(lines):
-            code = line.partition("#")[0] if not line.lstrip().startswith("#") else ""
-            if is_shell:
-                self._command(place, code)
-            if _FROM_SOURCE.search(line if not is_shell else code) or _has_both(code, _CONDA, _CONDA_APEX):
-                self.findings.append(finding("builds-apex", place))
-            elif any(_has_both(part, _PIP, _PIP_APEX) for part in re.split("[;&|]", code)) or (
-                not is_shell and _is_required(line)
-            ):
-                self.findings.append(finding("web-apex", place))
-
-    def _command(self, place, line):
-        self.uses += [use(place, name) for name in _MODULE.findall(line)]
-        self.levels += [RequestedLevel(place, level, "passed in a command") for level in levels_in_command(line)]
-        launcher = _LAUNCHERS.search(line)
-        if launcher:
-            scripts = (_script(each.group()) for each in _WORD.finditer(line, launcher.end()))
-            self.launched |= {next(filter(None, scripts), None)} - {None}
-
-
-def _is_required(line):
-    """Return whether a requirement, as in a file of requirements, is ``apex``."""
-    return bool(_REQUIRED.match(line.partition("#")[0].strip().rstrip(" \t\"',")))
-
-
-def _has_both(text, first, second):
-    """Return whether a text has a match of ``first``, and after it one of ``second``."""
-    found = first.search(text)
-    return found is not None and second.search(text, found.end()) is not None
+_ARGUMENT, _ENDING = re.compile(r"[\w./-]+"), re.compile(r"\.py\b")
 
 
 def _script(word):

@@ -12,10 +12,9 @@ SKIPPED |= {"__pycache__", "node_modules", "site-packages"}
 #: Larger files are data.
 LARGEST = 32 << 20
 
-PYTHON, NOTEBOOK, REQUIREMENTS, SHELL = "python", "notebook", "requirements", "shell"
-_ENDINGS = {".py": PYTHON, ".pyw": PYTHON, ".ipynb": NOTEBOOK, ".sh": SHELL, ".bash": SHELL, ".sbatch": SHELL}
-_ENDINGS.update({".slurm": SHELL}, **dict.fromkeys((".yml", ".yaml", ".toml", ".cfg"), REQUIREMENTS))
-_REQUIREMENTS = re.compile(r"(.*requirements?.*|constraints.*)\.(txt|in|pip)$|^Pipfile$", re.IGNORECASE)
+PYTHON, NOTEBOOK, SHELL = "python", "notebook", "shell"
+_ENDINGS = {".py": PYTHON, ".pyw": PYTHON, ".ipynb": NOTEBOOK}
+_ENDINGS.update(dict.fromkeys((".sh", ".bash", ".sbatch", ".slurm"), SHELL))
 _SHELL = re.compile(r"^(Dockerfile|Makefile)|\.(dockerfile|mk)$", re.IGNORECASE)
 
 
@@ -24,9 +23,7 @@ class Unreadable(Exception):
 
 
 def kind(name):
-    """Return the kind of a file by its name: ``python``, ``notebook``, ``requirements``, ``shell``, or None."""
-    if _REQUIREMENTS.match(name):
-        return REQUIREMENTS
+    """Return the kind of a file by its name: ``python``, ``notebook``, ``shell``, or None."""
     if _SHELL.search(name):
         return SHELL
     return _ENDINGS.get(os.path.splitext(name)[1].lower())
