@@ -6,7 +6,7 @@ import random
 import pytest
 
 from ampcompat.abtest import Report
-from ampcompat.abtest.judging import advice, unchanged
+from ampcompat.abtest.judging import advice, against_unchanged_script
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
 from ampcompat.cli import ab_variants, main
@@ -43,7 +43,7 @@ def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts, wei
     assert main(["ab", "--levels", "O0", *options, str(script)]) == 0
     report = Report.load(file)
     assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
-    assert unchanged.is_equal(report) is not (casts or weights == "bfloat16")
+    assert against_unchanged_script.is_equal(report) is not (casts or weights == "bfloat16")
     assert report.runs["O0"].inputs == report.runs["unchanged"].inputs and len(set(report.runs["O0"].inputs)) == 6
     assert told.format(script) in report.advice
 
@@ -58,10 +58,12 @@ def made(losses, o0=None, **fields):
 
 
 def test_the_last_bit_of_a_loss_counts_and_a_run_that_is_shorter_differs():
-    assert "bit for bit, in all of 2 steps" in unchanged.tell(made([2.0, math.nan]))
-    assert "from step 1 on (1.0000000000000002 against 1.0)" in unchanged.tell(made([2.0, 1.0], [2.0, 1.0 + 2.0**-52]))
-    assert "is not deterministic" in unchanged.tell(made([2.0, 1.0], [2.0]))
-    assert unchanged.tell(Report(runs={"O0": Run()})) is None
+    assert "bit for bit, in all of 2 steps" in against_unchanged_script.tell(made([2.0, math.nan]))
+    assert "from step 1 on (1.0000000000000002 against 1.0)" in against_unchanged_script.tell(
+        made([2.0, 1.0], [2.0, 1.0 + 2.0**-52])
+    )
+    assert "is not deterministic" in against_unchanged_script.tell(made([2.0, 1.0], [2.0]))
+    assert against_unchanged_script.tell(Report(runs={"O0": Run()})) is None
 
 
 def falling(end, seed=0):
@@ -86,8 +88,10 @@ def test_a_script_that_computes_in_half_is_judged_against_o0_too(end, casts, tol
     report = made(falling(end), falling(1.0), environment=dict(casts, script="train.py --lr 1"))
     report.runs["O5"] = made(falling(1.001)).runs["O0"]
     report.runs["unchanged"].repeats = [made(falling(end, 1)).runs["O0"]]
-    assert told in unchanged.tell(report) and "not deterministic" not in unchanged.tell(report)
-    assert ("Train at" in unchanged.tell(report)) is (end > 1.1)
+    assert told in against_unchanged_script.tell(report) and "not deterministic" not in against_unchanged_script.tell(
+        report
+    )
+    assert ("Train at" in against_unchanged_script.tell(report)) is (end > 1.1)
 
 
 def rising(end, seed=0):
@@ -120,7 +124,9 @@ def test_where_it_is_not_judged_the_report_says_how_much_lower_or_higher_the_lev
     report = made(losses, o0, environment={"half_weights": "bfloat16"})
     report.runs["O5"] = made(o5).runs["O0"]
     report.runs["unchanged"].repeats = [made(repeat).runs["O0"]] if repeat else []
-    assert told in unchanged.tell(report) and "Judged against O0" not in unchanged.tell(report)
+    assert told in against_unchanged_script.tell(report) and "Judged against O0" not in against_unchanged_script.tell(
+        report
+    )
 
 
 @pytest.mark.parametrize("environment", [{}, {"half_weights": "bfloat16"}])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ampcompat.abtest import Report
-from ampcompat.abtest.judging import unchanged
+from ampcompat.abtest.judging import against_unchanged_script
 from ampcompat.abtest.judging.verdict import ACCEPTED, BASELINE, judge
 from ampcompat.cli import main
 from ampcompat.launch.forced_levels.forced_level import forced
@@ -81,7 +81,7 @@ def assert_accepted(script, folder, monkeypatch, *arguments):
         "O0": ACCEPTED,
         "O5": ACCEPTED,
     }
-    assert unchanged.is_equal(report), report.advice
+    assert against_unchanged_script.is_equal(report), report.advice
     first = report.runs["unchanged"]
     for run in report.runs.values():
         assert run.loaded == first.loaded

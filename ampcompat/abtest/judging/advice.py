@@ -2,7 +2,7 @@
 
 from ..number_format import milliseconds, percent, seconds
 from ..row_names import are_scripts, name_of
-from . import equivalence, time_to_target, unchanged
+from . import against_unchanged_script, equivalence, time_to_target
 from .summary import MIN_TIMED, emulates_half, find_rounds, find_speeds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
@@ -41,7 +41,7 @@ def advise(report):
         report.runs[level].equivalence = equivalences.get(level)
         report.runs[level].speed = known.get(level)
     lines = _of_scripts(report, rows) if are_scripts(report) else _advice(report, rows)[1]
-    lines += [each for each in (unchanged.tell(report),) if each]
+    lines += [each for each in (against_unchanged_script.tell(report),) if each]
     report.advice = "\n".join(lines + _warnings(report, rows) + _remarks(report, rows))
     return rows
 
@@ -104,7 +104,7 @@ def _advice(report, rows):
         return None, _without_speed(accepted, baseline, EMULATED)
     if best is None or (accepted and not any(row.speed for row in accepted)):
         return None, _without_speed(accepted, baseline, UNMEASURED)
-    if best is baseline and unchanged.is_rejected(report):
+    if best is baseline and against_unchanged_script.is_rejected(report):
         return None, _without_speed(accepted, baseline, f"{best.level} has shorter steps, and trains worse than O0.")
     return best, _recommended(best, baseline, rows, time_to_target.describe(report))
 

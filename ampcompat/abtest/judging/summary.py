@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Dict, Optional, Tuple
 
-from . import curves, time_to_target, unchanged
+from . import against_unchanged_script, curves, time_to_target
 from .failures import nonfinite_starts
 from .speed_ratio import is_measurable, speeds
 from .verdict import Verdict, judge
@@ -92,8 +92,8 @@ def summarize(report):
 def _peak_of_baseline(report):
     """Return the baseline's peak memory; for an unchanged script, which is not measured, that of an equal O0."""
     baseline = report.runs.get(report.baseline)
-    if baseline is not None and baseline.memory.peak_total is None and unchanged.is_equal(report):
-        return report.runs[unchanged.FLOAT32].memory.peak_total
+    if baseline is not None and baseline.memory.peak_total is None and against_unchanged_script.is_equal(report):
+        return report.runs[against_unchanged_script.FLOAT32].memory.peak_total
     return None if baseline is None else baseline.memory.peak_total
 
 
