@@ -52,6 +52,19 @@ def compressed_in_cpp(model, dtype):
     _train(model)
 
 
+def unscaled(model, dtype):
+    """DistributedDataParallel under autocast in this dtype, with small gradients and no scaler."""
+    model = DistributedDataParallel(model)
+    torch.manual_seed(torch.distributed.get_rank())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=dtype):
+            loss = (model(torch.randn(4, 8)).float() * 1e-5).sum()
+        loss.backward()
+        optimizer.step()
+
+
 def by_hand(model, dtype):
     """The script adds up gradients in this dtype."""
 

@@ -64,6 +64,34 @@ def test_masters_of_amp_are_right(level, lr):
     assert {each["weights"] for each in dtypes["activations"] if each["weights"]} == {(half,)}
 
 
+@pytest.mark.parametrize("level", ("O1", "O2", "O4", "O5"))
+def test_an_option_that_amp_does_is_right(level):
+    model = mlp(FULL)
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), 0.1), opt_level=level, verbosity=0)
+
+    def run():
+        for _ in range(planted.STEPS):
+            optimizer.zero_grad()
+            with amp.scale_loss(model(torch.randn(8, 16)).float().pow(2).mean(), optimizer) as loss:
+                loss.backward()
+            optimizer.step()
+
+    assert wrong(audited(run, ["--fp16"])) == []
+
+
+def test_a_scaler_with_a_scale_of_its_own_is_right():
+    class Scaler(torch.amp.GradScaler):
+        def scale(self, outputs):
+            if self._scale is None:
+                self._lazy_init_scale_growth_tracker(outputs.device)
+            return outputs * self._scale
+
+    model = mlp(FULL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = Scaler("cpu", init_scale=1.0)
+    assert audited(lambda: train(model, optimizer, autocast=torch.float16, scaler=scaler))["findings"] == []
+
+
 @pytest.mark.parametrize("how", ("masters", "remainders", "bytes", "kahan", "stochastic"))
 @pytest.mark.parametrize("lr", (1e-3, 1e-4))
 def test_optimizers_that_keep_what_rounding_loses_are_right(how, lr):

@@ -29,3 +29,10 @@ def test_sums_of_two_ranks_have_their_dtype_and_a_note_if_it_is_half(kind, dtype
     for sums, found in ranks.run(ranks_loops.audited, kind, dtype):
         assert sums == expected
         assert ("half_reduction" in found) == (dtype != "float32")
+
+
+@pytest.mark.parametrize("dtype, expected", [("float16", ["no_scaler"]), ("bfloat16", [])])
+def test_gradients_that_ranks_average_in_float32_are_those_that_float16_has_computed(dtype, expected):
+    import ranks_loops
+
+    assert [found for _, found in ranks.run(ranks_loops.audited, "unscaled", dtype)] == [expected] * 2

@@ -20,7 +20,7 @@ from .rank_sums import RankSums
 from .script_calls import ScriptCalls, StepGradients
 from .tensor_rows import TensorRow
 from .weight_averages import WeightAverages
-from .weight_updates import HALF, PERIOD, WINDOW, WeightUpdates
+from .weight_updates import PERIOD, WINDOW, WeightUpdates
 
 OLD_TORCH = "An audit needs torch 2.1 or newer, which calls hooks at every optimizer's step; this is {}."
 
@@ -168,8 +168,8 @@ class Audit:
         self._note_models()
         alike = self._updates.alike()
         updates = [each.params() for each in alike]
-        found = sorted(self._findings(zip(alike, updates)), key=lambda each: not each.is_wrong)
         rows = self._rows(alike, updates)
+        found = sorted(self._findings(zip(alike, updates), rows), key=lambda each: not each.is_wrong)
         return {
             "steps": self._updates.steps,
             "repeated": sum(each.compared for each in self._updates.optimizers()),
@@ -178,18 +178,16 @@ class Audit:
             "tensors": [row._asdict() for row in rows],
         }
 
-    def _findings(self, pairs):
-        has_half = bool(set(self._gradients.dtypes.values()) & set(HALF))
-        has_half = has_half or bool(self._calls.regions and not self._forward.casts_nothing)
+    def _findings(self, pairs, rows):
         for alike, params in pairs:
-            has_half = has_half or bool(params)
             yield from findings.of_optimizers(alike, params, self._names)
         yield from findings.replaced_params(self._replaced, self._names)
         yield from findings.average_stands_still(*self._averages.standing_still())
         yield from findings.undone_casts(self._forward.casts.undone.values())
         yield from findings.autocast_and_scaler(self._calls, self._gradients)
         yield from findings.half_sums(self._calls, self._sums)
-        yield from findings.dead_flag(self._argv or (), has_half)
+        if not (self._forward.may_see_half(self._calls.regions) or tensor_rows.any_half(rows)):
+            yield from findings.dead_flag(self._argv or ())
 
     def _rows(self, alike, updates):
         weights, masters = dict(self._names), {}

@@ -293,9 +293,9 @@ def half_sums(calls, sums):
         yield AuditFinding("half_reduction", False, text, "Add them up in float32 where ranks are many.")
 
 
-def dead_flag(argv, has_half):
-    """Yield the finding about an argument that asks for half precision in a run where nothing was half."""
-    for argument, following in zip(argv, [*argv[1:], ""]) if not has_half else ():
+def dead_flag(argv):
+    """Yield the finding about an argument that asks for half precision; nothing in the run was half."""
+    for argument, following in zip(argv, [*argv[1:], ""]):
         name, _, value = argument.partition("=")
         value = (value or ("" if following.startswith("-") else following)).lower()
         asks = _FLAG.match(name) and value not in _OFF and (value == "" or "=" not in argument or _asks(value))

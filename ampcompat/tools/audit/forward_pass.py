@@ -44,11 +44,11 @@ class ForwardPasses:
     Attributes:
         layers: ``{LayerDtypes: number of calls}``; None if functions have been compiled.
         casts: its ``ExplicitCasts``.
-        casts_nothing: whether autocast regions were entered, and no function got a half tensor.
     """
 
     def __init__(self):
-        self.layers, self.casts, self.casts_nothing = {}, ExplicitCasts(), False
+        self.layers, self.casts = {}, ExplicitCasts()
+        self._casts_nothing = False  # autocast regions were entered, and no function got a half tensor
         self._optimizer, self._patches, self._has_begun, self._regions = None, PatchStack(), False, 0
         self._graphs = compiled_graphs()
 
@@ -76,9 +76,13 @@ class ForwardPasses:
         """End, if it has begun with this optimizer, or with any; ``regions``: how many were entered until now."""
         if self._optimizer is not None and optimizer in (None, self._optimizer()):
             is_seen = regions > self._regions and compiled_graphs() == self._graphs
-            self.casts_nothing = is_seen and not self.casts.sees_half
+            self._casts_nothing = is_seen and not self.casts.sees_half
             self._optimizer = None
             self._patches.undo()
+
+    def may_see_half(self, regions):
+        """Return whether a function has got a half tensor, or may have: in ``regions``, if they were not seen."""
+        return self.casts.sees_half or (bool(regions) and not self._casts_nothing)
 
     def _called(self, name, module, args, output):
         if is_compiling() or not torch.is_grad_enabled():

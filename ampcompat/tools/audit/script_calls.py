@@ -10,6 +10,7 @@ from ...support.script_frames import script_line
 from ...support.tensor_lists import have_gradients
 from ...support.torch_compat.features import version_of
 from ...trace.values import dense_values
+from .rank_sums import have_ranks
 from .weight_updates import HALF
 
 #: The functions of ``torch.nn.utils`` that clip gradients.
@@ -25,7 +26,7 @@ class ScriptCalls:
     Attributes:
         regions: ``{dtype: place}`` of the first enabled autocast region of each dtype.
         entered: the number of enabled autocast regions.
-        scaled: the place of the first loss that an enabled ``GradScaler`` scaled, or None.
+        scaled: the place where an enabled ``GradScaler`` first scaled a loss, or made a step, or None.
         within_autocast: ``{"backward" or "step": place}`` of calls in an enabled autocast region.
         clipped_scaled: the place of the first clipping of gradients that were still scaled, or None.
         accumulated: the place of the first backward pass that added to half gradients, or None.
@@ -69,6 +70,10 @@ class ScriptCalls:
         if self._dtype_of_region() is not None:
             self.within_autocast.setdefault(name, script_line())
 
+    def _note_scaler(self, scaler):
+        if scaler.is_enabled():
+            self.scaled = self.scaled or script_line()
+
     # -- what is called instead of torch's functions -------------------------------------------------------------------
 
     def _entered(self, enter):
@@ -111,9 +116,8 @@ class ScriptCalls:
     def _scale(self, scale):
         @functools.wraps(scale)
         def watched(scaler, outputs):
-            if scaler.is_enabled():
-                self._pending = True
-                self.scaled = self.scaled or script_line()
+            self._note_scaler(scaler)
+            self._pending = scaler.is_enabled()
             return scale(scaler, outputs)
 
         return watched
@@ -121,6 +125,7 @@ class ScriptCalls:
     def _unscaling(self, method):
         @functools.wraps(method)
         def watched(scaler, *args, **kwargs):
+            self._note_scaler(scaler)  # torch's ShardedGradScaler has a ``scale`` of its own
             self._pending = False
             return method(scaler, *args, **kwargs)
 
@@ -167,8 +172,9 @@ class StepGradients:
     def float16_underflow(self):
         """Return (what float16 has made of gradients, the share of elements); None if it is unknown.
 
-        A gradient that float16 has computed and nobody has scaled is a multiple of its smallest number, 2**-24. Layers
-        that compute in float32 have others; if most elements are such, the gradients were scaled by hand.
+        A gradient that float16 has computed and nobody has scaled is a multiple of its smallest number, 2**-24, or of
+        that over the number of ranks, whose mean it may be. Layers that compute in float32 have others; if most
+        elements are such, the gradients were scaled by hand.
         """
         if not self._counts:
             return None
@@ -185,7 +191,8 @@ def _with_gradient(optimizer):
 def _float16_counts(values):
     """Return the number of nonzero elements, and if float16 has computed them: again, and of subnormal ones."""
     values = values.double().abs()
-    nonzero, units = (values != 0).sum(), values * 2.0**24
+    ranks = torch.distributed.get_world_size() if have_ranks() else 1
+    nonzero, units = (values != 0).sum(), values * (2.0**24 * ranks)
     is_float16 = (units == units.round()).all()
     is_subnormal = (values > 0) & (values < torch.finfo(torch.float16).tiny)
     return torch.stack([nonzero, nonzero * is_float16, is_subnormal.sum() * is_float16])

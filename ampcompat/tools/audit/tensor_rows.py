@@ -5,6 +5,7 @@ from typing import Dict, NamedTuple, Optional
 import torch
 
 from ...support.torch_compat.torch_names import dtype_name
+from .weight_updates import HALF
 
 
 class TensorRow(NamedTuple):
@@ -63,3 +64,9 @@ def totals(rows):
         "gradients": sorted({row.gradient for row in rows} - {None}),
         "optimizer state": {name: sorted(dtypes) for name, dtypes in state.items()},
     }
+
+
+def any_half(rows):
+    """Return whether a tensor, its gradient or a part of its state is half."""
+    dtypes = {dtype for row in rows for dtype in (row.dtype, row.gradient, *(row.state or {}).values())}
+    return bool(dtypes & set(map(dtype_name, HALF)))
