@@ -263,6 +263,17 @@ def test_what_the_audit_keeps_itself_is_no_average():
     assert report["dtypes"]["averages"] == []
 
 
+@pytest.mark.parametrize("dtype", [HALF, FULL])
+def test_a_second_model_that_begins_as_the_first_is_no_average(dtype):
+    def run():
+        first, second = mlp(dtype), mlp(dtype)
+        for model in (first, second):
+            train(model, torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0))
+
+    report = audited(run)
+    assert report["dtypes"]["averages"] == [] and "half_average" not in wrong(report)
+
+
 def test_an_averaged_model_is_listed():
     model = mlp(FULL)
     average = torch.optim.swa_utils.AveragedModel(model)

@@ -48,6 +48,8 @@ class WeightAverages:
         )
         for state in [state for each in watched for state in each.optimizer.state.values()]:
             others.update(map(id, state.values() if isinstance(state, dict) else ()))
+        for key in others.intersection(self._copies):
+            del self._copies[key]  # the weight of a model that trains since
         alike = {}
         for param in params:
             alike.setdefault((param.shape, param.device), []).append(param)
