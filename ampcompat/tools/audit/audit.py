@@ -55,7 +55,7 @@ class Audit:
         self._new = []  # optimizers whose models are not noted
         self._patches = PatchStack()
         self._updates, self._averages = WeightUpdates(), WeightAverages()
-        self._calls, self._gradients = ScriptCalls(self._before_clip), StepGradients()
+        self._calls, self._gradients = ScriptCalls(self._before_clip, self._updates.first), StepGradients()
         self._forward = ForwardPasses()
         self._sums = RankSums()
         self._names, self._buffers = {}, {}  # of the models' params and buffers: tensor -> name
@@ -88,7 +88,7 @@ class Audit:
             self._argv = sys.argv[1:] if self._argv is None else self._argv
         if self._updates.steps % WINDOW == 0:
             self._note_replaced()
-        self._calls.before_step(optimizer)
+        self._calls.before_step()
         self._gradients.before_step(optimizer)
         self._count_gradients(optimizer)
         self._updates.before_step(optimizer)

@@ -11,7 +11,6 @@ from ...support.tensor_lists import have_gradients
 from ...support.torch_compat.features import version_of
 from ...trace.values import dense_values
 from .rank_sums import have_ranks
-from .weight_updates import HALF
 
 #: The functions of ``torch.nn.utils`` that clip gradients.
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -22,6 +21,7 @@ class ScriptCalls:
 
     Args:
         before_clip: is called before gradients are clipped.
+        half_params: those that optimizers have stepped with; a collection that may grow.
 
     Attributes:
         regions: ``{dtype: place}`` of the first enabled autocast region of each dtype.
@@ -32,13 +32,12 @@ class ScriptCalls:
         accumulated: the place of the first backward pass that added to half gradients, or None.
     """
 
-    def __init__(self, before_clip):
-        self._before_clip = before_clip
+    def __init__(self, before_clip, half_params):
+        self._before_clip, self._half_params = before_clip, half_params
         self.regions, self.within_autocast = {}, {}
         self.entered, self.scaled, self.clipped_scaled, self.accumulated = 0, None, None, None
         self._open = threading.local()  # .regions: the dtypes of the enabled regions that are open in a thread
         self._pending = False  # gradients are scaled: of a scaled loss, before ``unscale_`` and ``step``
-        self._params = {}  # id -> half param of an optimizer
 
     def watch(self, patches):
         """Replace torch's functions until ``patches`` is undone."""
@@ -52,15 +51,9 @@ class ScriptCalls:
         for name in _CLIPS:
             patches.redirect(inspect.unwrap(getattr(torch.nn.utils, name)), self._clip)
 
-    def before_step(self, optimizer):
-        """Note whether a step is within autocast, and the half params to look at."""
+    def before_step(self):
+        """Note whether a step is within autocast."""
         self._note_within("step")
-        if self.accumulated is None:
-            params = [param for group in optimizer.param_groups for param in group["params"]]
-            self._params.update((id(param), param) for param in params if param.dtype in HALF)
-
-    def _may_add_up(self):
-        return self.accumulated is None and have_gradients(self._params.values())
 
     def _dtype_of_region(self):
         regions = getattr(self._open, "regions", None)
@@ -104,8 +97,10 @@ class ScriptCalls:
         @functools.wraps(backward)
         def watched(tensors, *args, **kwargs):
             self._note_within("backward")
-            held = [param for param in self._params.values() if param.grad is not None] if self._may_add_up() else ()
-            held = [(param, param.grad, version_of(param.grad)) for param in held]
+            held = []
+            if self.accumulated is None and have_gradients(self._half_params):
+                params = [param for param in self._half_params if param.grad is not None]
+                held = [(param, param.grad, version_of(param.grad)) for param in params]
             result = backward(tensors, *args, **kwargs)
             if any(param.grad is grad and version_of(grad) != version for param, grad, version in held):
                 self.accumulated = script_line()

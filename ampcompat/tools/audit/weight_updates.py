@@ -33,12 +33,12 @@ class WeightUpdates:
 
     Attributes:
         steps: their number; one that contains steps of other optimizers does not count.
+        first: ``{half param: its values before the first step of all}``.
     """
 
     def __init__(self):
-        self.steps = 0
+        self.steps, self.first = 0, {}
         self._watched = {}  # id(optimizer) -> ``WatchedOptimizer``
-        self._first = {}  # half param -> its values before the first step of all
 
     def has(self, optimizer):
         """Return whether the optimizer has stepped before."""
@@ -52,7 +52,7 @@ class WeightUpdates:
         """Note the weights, and step with the twin."""
         found = self._watched.get(id(optimizer))
         if found is None:
-            found = self._watched[id(optimizer)] = WatchedOptimizer(optimizer, self._first)
+            found = self._watched[id(optimizer)] = WatchedOptimizer(optimizer, self.first)
         for outer in [each for each in step_hooks.running() if each is not optimizer and self.has(each)]:
             self._watched[id(outer)].leave_to(found)
         found.before_step()
