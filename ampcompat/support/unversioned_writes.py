@@ -189,13 +189,13 @@ class WrittenMemory:
             self._forget(id(tensor))
         return functools.partial(self.watch, [tensor], are_written=True)
 
-    def note(self, tensor, memory):
-        """Note that this memory, that of ``tensor``, may be written to."""
+    def note(self, tensor, memory, is_assigned=False):
+        """Note that this memory, that of ``tensor``, may be written to; ``is_assigned``: it has been."""
         if (memory in self._ids or self._is_watched(tensor)) and get_ident() not in self._paused_threads:
+            keys = self._keys_of(tensor, memory)
+            self._call(keys - {id(tensor)} if is_assigned else keys)
             with _lock:
-                keys = self._keys_of(tensor, memory)
                 self.noted.update(keys)
-            self._call(keys)
 
     def _alias_made(self, tensor, alias):
         memory = memory_of(tensor)
@@ -212,7 +212,7 @@ class WrittenMemory:
         with _lock:
             if self._is_watched(tensor):
                 self._watch_at(tensor, memory)
-        self.note(tensor, memory)
+        self.note(tensor, memory, is_assigned=True)
 
     def _add_aliases(self, memory, aliases):
         if memory and aliases:  # 0: an empty tensor, or one on "meta"

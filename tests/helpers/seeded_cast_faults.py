@@ -28,8 +28,8 @@ FAULTS_OF_CASTS = [
     Fault("half checkpoint", "SessionMasters.widened",
           "return kept_where_equal(value_of(master).to(value.device), value)", "return value.to(master.dtype)",
           RESUMED),
-    Fault("loaded values rounded on the way to the master", "SessionMasters.load", "master.copy_(value)",
-          "master.copy_(value.half())", RESUMED),
+    Fault("loaded values rounded on the way to the master", "SessionMasters.load",
+          "data_of(master).copy_(value)", "data_of(master).copy_(value.half())", RESUMED),
     # -- casts ---------------------------------------------------------------------------------------------------------
     Fault("stale cast", "WeightCache.cast", "state = (version,", "state = (0,", CACHED),
     Fault("copies outlive the forward pass", "InForward.__exit__", "local.copies = self._copies", "pass", CACHED),

@@ -171,7 +171,7 @@ WAYS = ["data", "in place", "element", "detached", "new data", "copy", "clamp", 
 class Machine(SessionMachine):
     """Does the same with both scripts, and compares them.
 
-    ``written`` says what was written to since half params and masters agreed: nothing, "half", or "master".
+    ``written`` says what was written to since half params and masters agreed: nothing, "half", "master", or "both".
     """
 
     @initialize(is_dynamic=st.booleans())
@@ -252,7 +252,7 @@ class Machine(SessionMachine):
 
     # -- writes --------------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.written != "master")
+    @precondition(lambda self: self.written not in ("master", "both"))
     @rule(name=names, how=st.sampled_from(WAYS), pair=numbers)
     def write(self, name, how, pair):
         self.both(lambda script: script.write(name, how, self.values(pair)))
@@ -263,7 +263,7 @@ class Machine(SessionMachine):
     def keep_alias(self, name):
         self.both(lambda script: script.keep(name))
 
-    @precondition(lambda self: self.written != "master" and self.plain.kept)
+    @precondition(lambda self: self.written not in ("master", "both") and self.plain.kept)
     @rule(pair=numbers)
     def write_to_alias(self, pair):
         name = sorted(self.plain.kept)[0]
@@ -272,12 +272,23 @@ class Machine(SessionMachine):
             self.written = "half"
             self.compare_weights()
 
-    @precondition(lambda self: self.written != "half")
+    @precondition(lambda self: self.written not in ("half", "both"))
     @rule(index=st.integers(0, 2), through_data=st.booleans(), pair=numbers)
     def write_to_what_is_trained(self, index, through_data, pair):
         index %= len(self.plain.trained())
         self.both(lambda script: script.write_trained(index, through_data, self.values(pair)))
         self.written = "master"
+        self.compare_state()
+
+    @precondition(lambda self: self.written is not None and not self.plain.kept)
+    @rule(name=names, index=st.integers(0, 2), how=st.sampled_from([None, "data", "new data"]), pair=numbers)
+    def write_to_both_through_data(self, name, index, how, pair):
+        index %= len(self.plain.trained())
+        if how is not None:
+            self.both(lambda script: script.write(name, how, self.values(pair)))
+        else:
+            self.both(lambda script: script.write_trained(index, True, self.values(pair)))
+        self.written = "both"
         self.compare_state()
 
     @precondition(lambda self: self.overflowed is None)
@@ -316,7 +327,7 @@ class Machine(SessionMachine):
 
     # -- copies and checkpoints ----------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.overflowed is None and self.written != "half" and not self.frozen)
+    @precondition(lambda self: self.overflowed is None and self.written not in ("half", "both") and not self.frozen)
     @rule()
     def save_and_resume(self):
         for script in self.scripts:

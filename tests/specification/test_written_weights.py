@@ -287,6 +287,82 @@ def test_what_a_script_writes_to_masters_is_in_the_next_forward_pass_and_in_the_
         assert torch.equal(master.detach(), expected)
 
 
+def mask_of(param):
+    return (torch.arange(param.numel()) % 3 > 0).view(param.shape).to(param.dtype)
+
+
+def mask_data(model):
+    for param in model.parameters():
+        param.data.mul_(mask_of(param))
+
+
+def mask_in_place(model):
+    with torch.no_grad():
+        for param in model.parameters():
+            param.mul_(mask_of(param))
+
+
+def mask_new_data(model):
+    for param in model.parameters():
+        param.data = param.data * mask_of(param)
+
+
+def mask_by_loading(model):
+    state = model.state_dict()
+    masked = {name: state[name] * mask_of(state[name]) for name, _ in model.named_parameters()}
+    model.load_state_dict(masked, strict=False)
+
+
+@with_masters
+@pytest.mark.parametrize("mask", [mask_data, mask_in_place, mask_new_data, mask_by_loading])
+@pytest.mark.parametrize("place", ["before the step", "after the pruning"])
+def test_decay_by_hand_through_param_groups_and_pruning_through_the_model_both_count(setting, mask, place):
+    with session_of(setting):
+        model, optimizer = begin(setting, rate=0.0)
+        x, target = make_batch(setting)
+        masters = masters_of(model, optimizer)
+        expected = [master.detach() * mask_of(master) / 8 for master in masters]
+        for _ in range(3):
+            loops.backward(torch.nn.functional.cross_entropy(model(x), target), optimizer)
+            for master in masters if place == "before the step" else ():
+                master.data.mul_(0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            mask(model)
+            for master in masters if place == "after the pruning" else ():
+                master.data = master.data.mul(0.5)
+        train_step(model, optimizer, (x, target))
+        assert all(torch.equal(a, b.detach()) for a, b in zip(expected, masters))
+
+
+@with_masters
+@pytest.mark.parametrize("mask", [mask_data, mask_new_data, mask_by_loading])
+def test_pruning_through_the_model_after_decay_by_hand_through_param_groups_counts(setting, mask):
+    with session_of(setting):
+        model, optimizer = begin(setting, rate=0.0)
+        masters, batch = masters_of(model, optimizer), make_batch(setting)
+        expected = [master.detach() * mask_of(master) / 4 for master in masters]
+        for _ in range(2):
+            train_step(model, optimizer, batch)
+            for master in masters:
+                master.data.mul_(0.5)
+            mask(model)
+        train_step(model, optimizer, batch)
+        assert all(torch.equal(a, b.detach()) for a, b in zip(expected, masters))
+
+
+@settings_at("O2", "O5")
+def test_masters_are_read_through_data_with_what_was_written_to_their_half_params(setting):
+    with session_of(setting):
+        model, optimizer = begin(setting, rate=0.0)
+        for write in SEEN:
+            train_step(model, optimizer, make_batch(setting))
+            for param, master in zip(model.parameters(), masters_of(model, optimizer)):
+                write(param)
+                assert master.data.eq(A_QUARTER).all()
+                master.data.fill_(1.0)
+
+
 @with_masters
 def test_a_write_after_loaded_weights_and_a_skipped_step_counts(setting):
     with session_of(setting):

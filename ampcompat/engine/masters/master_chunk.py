@@ -10,8 +10,9 @@ write to either. A version counter that has moved, or an alias that the script h
     not written         may be written      before a forward pass, a step and a checkpoint the half param is rounded
                                             again, without a move of its version counter: the graph of an earlier
                                             forward pass may need it
-    may be written      may be written      the half param counts if its version counter has moved: scripts read
-                                            ``.data`` more often than they write it
+    may be written      may be written      the half param counts if its version counter has moved
+
+Before a script gets ``.data`` of one of them, it takes what was written to the other, if it was not written itself.
 
 Before the first step all half params may have been written, since numpy and collectives move no version counter.
 Comparing all of them before every step would read each weight and its master once more.
@@ -46,13 +47,15 @@ class MasterChunk:
     Where params are many and small, a pass that reads one attribute of each takes 1 to 2 % of a step.
     """
 
-    __slots__ = ("models", "masters", "is_new", "_writes", "_half_versions", "_master_versions", "_are_trained")
+    __slots__ = ("models", "masters", "is_new", "_places", "_writes")
+    __slots__ += ("_half_versions", "_master_versions", "_are_trained")
 
     is_stored = False  # the masters have no values: see ``RemainderChunk``
 
     def __init__(self, pairs, writes):
         self._writes = writes
         self.models, self.masters = map(list, zip(*pairs))
+        self._places = {id(master): index for index, master in enumerate(self.masters)}
         self.is_new = True  # no step yet
         self._are_trained = list(map(_IS_TRAINED, self.masters))  # and the half params, when they agreed last
         self.note_versions()
@@ -64,8 +67,7 @@ class MasterChunk:
 
     def continue_from(self, original):
         """Keep what ``original`` has noted of these pairs, which were among its own: steps, and versions."""
-        places = {id(master): index for index, master in enumerate(original.masters)}
-        indices = [places[id(master)] for master in self.masters]
+        indices = [original._places[id(master)] for master in self.masters]
         self.is_new = original.is_new
         self._half_versions = [original._half_versions[index] for index in indices]
         self._master_versions = [original._master_versions[index] for index in indices]
@@ -92,6 +94,24 @@ class MasterChunk:
         """Round the masters that the script has written into their half params, unless it has written these too."""
         self._show(self._written()[1])
 
+    def follow_writes(self, master, is_master_next):
+        """Let a master take what the script has written to its half param only, or the other way round.
+
+        Args:
+            master: the master; it may be one of another chunk.
+            is_master_next: it is the master that the script may write next.
+        """
+        index = self._places.get(id(master))
+        if index is None or self.is_stored:
+            return
+        model, master = self.models[index], self.masters[index]
+        may_half_be = model._version != self._half_versions[index] or model in self._writes
+        may_master_be = master._version != self._master_versions[index] or master in self._writes
+        if is_master_next and not may_master_be and (may_half_be or self._compares_all()):
+            self._take([index])
+        elif may_master_be and not (may_half_be or is_master_next):
+            self._show([index])
+
     def follow_requires_grad(self):
         """Freeze and unfreeze masters as their half params, and half params as masters that a script has."""
         of_halves, of_masters = list(map(_IS_TRAINED, self.models)), list(map(_IS_TRAINED, self.masters))
@@ -114,7 +134,7 @@ class MasterChunk:
         is_unmoved = half_versions == self._half_versions and master_versions == self._master_versions
         if is_unmoved and not (self.is_new or writes.noted):
             return (), ()
-        compares_all = self.is_new and not fake_tensors.is_fake_type(type(self.masters[0]))
+        compares_all = self._compares_all()
         of_halves, of_masters = [], []
         for index, (model, master) in enumerate(zip(self.models, self.masters)):
             may_master_be = master_versions[index] != self._master_versions[index] or master in writes
@@ -125,6 +145,9 @@ class MasterChunk:
             elif compares_all or model in writes:
                 of_halves.append(index)
         return of_halves, of_masters
+
+    def _compares_all(self):
+        return self.is_new and not fake_tensors.is_fake_type(type(self.masters[0]))
 
     def _take(self, indices, wholly=False):
         if indices:

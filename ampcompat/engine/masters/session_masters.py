@@ -12,7 +12,7 @@ import torch
 
 from ...support.live_objects import WeakList
 from ...support.swapped_tensors import holders
-from ...support.tensor_lists import set_stored_gradient
+from ...support.tensor_lists import data_of, set_stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from .grad_of_half_params import GradientsOnRead, ShownGradients
@@ -43,9 +43,10 @@ class SessionMasters:
     """
 
     def __init__(self, are_weights_shared_by_hand=bool):
-        self.writes = WrittenMemory(may_be_written=self._restore)
+        self.writes = WrittenMemory(may_be_written=self._follow_writes)
         self.are_weights_shared_by_hand = are_weights_shared_by_hand
         self._entries = {}  # id(half param) -> its ``MasterEntry``
+        self._models = {}  # id(master) -> id(half param)
         self.shown = ShownGradients()
         self._gradients = GradientsOnRead(self._entries, self._entry_of, self.shown)
         self.shared_ids = set()  # ids of half params that are in several optimizers
@@ -89,9 +90,12 @@ class SessionMasters:
     def _set_entry(self, model, master, records):
         reference = weakref.ref(model, functools.partial(self._forget, id(model)))
         self._entries[id(model)] = MasterEntry(reference, master, records)
+        self._models[id(master)] = id(model)
 
     def _forget(self, key, reference=None):
-        self._entries.pop(key, None)
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._models.pop(id(entry.master), None)
         self.shown.pop(key, None)
         self.shared_ids.discard(key)
 
@@ -133,6 +137,15 @@ class SessionMasters:
         if entry is not None and entry.model() is not None:
             restore(entry.master)
 
+    def _follow_writes(self, key):
+        """Before ``.data`` of a half param or a master, whose id is ``key``, is written: let it follow the other."""
+        self._restore(key)
+        entry = self._entries.get(self._models.get(key, key))
+        if entry is not None and entry.model() is not None:
+            for record in entry.living_records():
+                for chunk in record.masters.chunks:
+                    chunk.follow_writes(entry.master, is_master_next=key != id(entry.model()))
+
     def follow_models(self):
         """Move masters to the devices of half params that a script has moved, of all optimizers."""
         for owner in self._owners:
@@ -172,7 +185,7 @@ class SessionMasters:
         master = self.find(param)
         if master is not None and isinstance(value, torch.Tensor) and value.shape == master.shape:
             with grad_enabled(False):
-                master.copy_(value)
+                data_of(master).copy_(value)  # no write of the script: the half param gets it, too
 
     def leave(self, owner, pairs):
         """Note that an ``OptimizerMasters`` no longer has these (model, master) pairs; the masters stay known."""
@@ -190,6 +203,7 @@ class SessionMasters:
     def clear(self):
         """Forget all pairs."""
         self._entries.clear()
+        self._models.clear()
         self.shown.clear()
 
     def __reduce__(self):  # copies and pickles of what refers to a store have an empty one
