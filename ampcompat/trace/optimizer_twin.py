@@ -82,7 +82,11 @@ class OptimizerTwin:
             step_hooks.hide(self._twin, patches)  # this is no step of the script
             for param, copied in self.pairs:
                 copied.grad = None if param.grad is None else param.grad.to(self._dtype)
-            type(self._original).step(self._twin)
+            try:
+                type(self._original).step(self._twin)
+            finally:
+                for _, copied in self.pairs:
+                    copied.grad = None
 
 
 def _copied(state):

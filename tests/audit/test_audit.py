@@ -1,6 +1,7 @@
 """``Audit``: what is a note and what is wrong; ``test_planted.py`` has the planted faults and their twins."""
 
 import functools
+import gc
 import threading
 
 import planted
@@ -9,6 +10,7 @@ import torch
 from planted import Rounding, kept_average, mlp, train
 
 from ampcompat import amp
+from ampcompat.support.live_objects import all_objects
 from ampcompat.support.torch_compat import features
 from ampcompat.tools.audit import audit_text
 from ampcompat.tools.audit.audit import Audit
@@ -133,6 +135,22 @@ def test_the_unit_in_the_last_place_is_the_distance_to_the_next_value(dtype):
     values = torch.cat([torch.randn(500), torch.randn(500) * 1e-6, torch.tensor([1.0, 2.0, 1023.0])]).to(dtype)
     following = torch.nextafter(values.abs(), torch.tensor(float("inf"), dtype=dtype))
     assert torch.equal(unit_in_last_place(values), following.float() - values.abs().float())
+
+
+def test_between_steps_it_keeps_15_bytes_for_a_half_element():
+    def bytes_of_tensors():
+        storages = [each.untyped_storage() for each in all_objects(torch.Tensor)]
+        return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
+
+    param = torch.nn.Parameter(torch.ones(1 << 16, dtype=HALF))
+    optimizer = torch.optim.SGD([param], lr=1e-5)
+    param.grad = torch.ones_like(param)
+    gc.collect()
+    before = bytes_of_tensors()
+    with Audit([]):
+        for _ in range(3):
+            optimizer.step()
+        assert 14.9 <= (bytes_of_tensors() - before) / param.numel() <= 15.1
 
 
 def test_the_training_itself_is_bitwise_unchanged():

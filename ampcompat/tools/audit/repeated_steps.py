@@ -2,7 +2,7 @@
 
 import torch
 
-from ...support.tensor_lists import CHUNK, as_real, copy_
+from ...support.tensor_lists import CHUNK, as_real
 from ...trace.optimizer_twin import OptimizerTwin
 
 HALF = (torch.float16, torch.bfloat16)
@@ -33,7 +33,7 @@ class RepeatedSteps:
         places = [each for chunk in self._chunks for each in chunk.own_tensors()]
         states = [each for each in self._twin.state.values() if isinstance(each, dict)]
         state = [value for each in states for value in each.values()]
-        return places + state + [own for each in self._copies.values() for own in (each, each.grad)]
+        return places + state + list(self._copies.values())
 
     def before_step(self):
         """Note the weights, and step with the twin."""
@@ -76,29 +76,25 @@ class ParamChunk:
 
     def __init__(self, pairs):
         self._params, self._copies = map(list, zip(*pairs))
-        self._start = None  # (the weights, the copies)
-        self._before = self._after = None  # ``FlatCopies`` of the last step
+        self._start = self._before = None  # (the weights, the copies): before the first step, before this one
         self._lost = self._meant = self._is_small = None
 
     def own_tensors(self):
         """Return the copies of params that this object keeps."""
-        kept = [each for each in (self._before, self._after) if each is not None]
-        places = [place for each in kept for part in each.places for place in part]
-        return places + [values for each in kept for values in each.values] + list(self._start or ())
+        return [*(self._start or ()), *(self._before or ())]
 
     def before_step(self):
         """Note the weights."""
+        self._before = concatenated(self._params), concatenated(self._copies)
         if self._start is None:
-            self._before, self._after = (FlatCopies(self._params, self._copies) for _ in range(2))
-            self._start = tuple(each.clone() for each in self._before.read())
+            self._start = self._before
             self._lost, self._meant = (torch.zeros_like(self._start[0], dtype=torch.uint8) for _ in range(2))
             self._is_small = torch.ones_like(self._lost, dtype=torch.bool)
-        else:
-            self._before.read()
 
     def after_step(self):
         """Count the updates that were lost."""
-        (weight, copy), (now, copy_now) = self._before.values, self._after.read()
+        (weight, copy), now, copy_now = self._before, flat(self._params), flat(self._copies)
+        self._before = None
         update = (copy_now - copy).abs_()
         is_meant = update != 0
         self._meant += is_meant
@@ -109,7 +105,7 @@ class ParamChunk:
         """Yield ``((name, params), vector)``, an element per param."""
         if self._start is None:
             return
-        now, copy = self._after.read()
+        now, copy = flat(self._params), flat(self._copies)
         moved = copy - self._start[1]
         is_far = self._is_small & (moved.abs() >= unit_in_last_place(self._start[0]) / 2)
         by_name = {
@@ -121,33 +117,6 @@ class ParamChunk:
             "far and moved": is_far & (now != self._start[0]),
         }
         yield from sums_by_param(by_name, self._params, self._params)
-
-
-class FlatCopies:
-    """The values of params and of their copies, one after another: ``read`` copies all of them at once.
-
-    Attributes:
-        values: (of the params, of their copies) when they were read.
-        places: two lists, of views of the values with the shapes of the params.
-    """
-
-    def __init__(self, *lists):
-        self._lists = lists
-        self.values = tuple(
-            torch.empty(sum(local(each).numel() for each in part), dtype=part[0].dtype, device=part[0].device)
-            for part in lists
-        )
-        sizes = [local(each).numel() for each in lists[0]]
-        self.places = [
-            [place.view(local(each).shape) for place, each in zip(values.split(sizes), part)]
-            for values, part in zip(self.values, lists)
-        ]
-
-    def read(self):
-        """Return ``values`` of now, in the same memory."""
-        for places, part in zip(self.places, self._lists):
-            copy_(places, [local(each) if hasattr(each, "to_local") else each for each in part])
-        return self.values
 
 
 def chunks(params):
@@ -165,8 +134,12 @@ def chunks(params):
 
 def flat(tensors):
     """Return the local values of tensors of one device and dtype, one after another; of a single tensor as a view."""
-    values = [local(each).reshape(-1) for each in tensors]
-    return values[0] if len(values) == 1 else torch.cat(values)
+    return local(tensors[0]).reshape(-1) if len(tensors) == 1 else concatenated(tensors)
+
+
+def concatenated(tensors):
+    """Return a copy of the local values of tensors of one device and dtype, one after another."""
+    return torch.cat([local(each).reshape(-1) for each in tensors])
 
 
 def sums_by_param(by_name, params, tensors):
