@@ -113,6 +113,20 @@ def test_gradients_come_out_unscaled_in_float32(setting, scale):
         bench.check(FACTOR)
 
 
+@each_setting
+def test_gradients_of_inputs_and_those_that_hooks_get_stay_scaled_as_in_apex(setting):
+    with session_of(setting):
+        bench = Bench(setting, loss_scale=128.0)
+        bench.x = torch.ones_like(bench.x, requires_grad=True)
+        seen = []
+        param = bench.model.a
+        param.register_hook(lambda gradient: seen.append(gradient.double().clone()))
+        (true,) = torch.autograd.grad(FACTOR * bench.model(bench.x).sum(), bench.x)
+        bench.backward()
+        assert torch.equal(bench.x.grad, 128 * true)
+        assert len(seen) == 1 and torch.equal(seen[0], 128 * param.grad.double())
+
+
 @settings_at("O1", "O2")
 def test_gradients_too_small_for_half_are_saved_by_the_scale(setting):
     with session_of(setting):
