@@ -78,7 +78,11 @@ def test_the_first_commands_of_a_page_print_what_it_shows(page, page_of_script, 
         shutil.copy(os.path.join(ROOT, "examples", name), str(tmp_path))
     for shown in first_block(page, "console").split("$ ")[1:]:
         typed, *output = shown.splitlines()
-        done = forked.run(do, str(tmp_path), *typed.split(), env=environment(COLUMNS="100"))
+        for _ in range(3):
+            done = forked.run(do, str(tmp_path), *typed.split(), env=environment(COLUMNS="100"))
+            # On a busy machine gloo's threads can end a rank of plain torch with it, too, after its last line.
+            if "(SIGABRT)" not in done.stderr:
+                break
         assert done.returncode == 0, done.stderr
         printed = compared(done.stdout + done.stderr)
         assert [line for line in output if compared(line) not in printed] == []
