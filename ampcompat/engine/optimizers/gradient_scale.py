@@ -75,8 +75,7 @@ class HeldGradients:
     """
 
     def __init__(self, record):
-        self._record = record
-        self._masters = record.masters
+        self._record, self._masters = record, record.masters
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._aside, self._with_aside = [], record.session.with_aside  # (param, gradient): what a block adds at its end
@@ -149,8 +148,8 @@ class HeldGradients:
         if is_one(scale) and not is_skipped:
             return
         held, grads = self._own_with_gradient(seen)
-        # Half gradients could overflow when multiplied. Gradients of an earlier loss that did overflow would count as
-        # an overflow of this loss too, and lower its scale. Both are set aside until ``leave``.
+        # Set aside until ``leave``: half gradients, which could overflow when multiplied, and those of an earlier loss
+        # that did overflow, which would count as an overflow of this loss too.
         high = self._masters.dtype
         are_narrow = [not are_local and tensor_lists.is_narrower(grad, high) for grad in grads]
         aside = [param for param, is_narrow in zip(held, are_narrow) if is_skipped or is_narrow]
@@ -251,13 +250,11 @@ class HeldGradients:
         if any([mark is not None for mark in changed]):
             self.state = ScaledByOther(scale, changed)
 
-    def _marks_of_now(self):
-        return [mark_of(stored_gradient(param)) for param in self._record.leaf_params()]
-
     def _forget_others(self, are_gone):
         """Note that no scaled gradients are left here if ``are_gone``, ``are_cleared`` or ``are_replaced``, says so."""
-        if isinstance(self.state, ScaledByOther) and are_gone(self.state.marks, self._marks_of_now()):
-            self.state = Unscaled()
+        if isinstance(self.state, ScaledByOther):
+            if are_gone(self.state.marks, [mark_of(stored_gradient(each)) for each in self._record.leaf_params()]):
+                self.state = Unscaled()
 
     # -- plain backward passes, and what the script does to gradients --------------------------------------------------
 
