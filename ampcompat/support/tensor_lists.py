@@ -35,6 +35,9 @@ def is_narrower(tensor, dtype):
     return tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(dtype).bits
 
 
+_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
+
+
 def is_shard(tensor):
     """Return whether a tensor is a DTensor: this rank's part of a tensor that is split over ranks."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
@@ -128,7 +131,7 @@ def add_(sums, terms):
 
 def copy_(targets, sources):
     """Copy ``sources`` into ``targets``, pairwise, casting."""
-    if not features.has_foreach_copy() or _are_shards(targets):
+    if not features.has_foreach_copy() or (not _PLAIN.issuperset(map(type, targets)) and _are_shards(targets)):
         for target, source in zip(targets, sources):
             target.copy_(source)
     elif targets:
@@ -165,7 +168,11 @@ def widened(tensors, models):
 
     Sparse ones come back coalesced.
     """
-    if any(map(_IS_SPARSE, tensors)) or _are_shards(tensors) or not features.has_foreach_copy():
+    if (
+        any(map(_IS_SPARSE, tensors))
+        or (not _PLAIN.issuperset(map(type, tensors)) and _are_shards(tensors))
+        or not features.has_foreach_copy()
+    ):
         copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]
         copies = [tensor.coalesce() if tensor.is_sparse else tensor for tensor in copies]
         return copies, grouped(copies)
