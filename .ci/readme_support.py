@@ -7,7 +7,7 @@ A test compares the page with ``rows()``.
 
 import pathlib
 
-from ampcompat.scripts.reading import alias_names
+from ampcompat.static_analysis.reading import alias_names
 
 PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "apex_scripts.md"
 BEGIN, END = "<!-- what .ci/readme_support.py writes -->\n", "<!-- end of what it writes -->\n"

@@ -51,10 +51,10 @@ from .engine.session.registered_functions import (
 )
 from .engine.session.training_session import new_session
 from .errors import hide_internal_frames
+from .observers.skipped_steps.diagnosis import add_diagnosis
+from .observers.skipped_steps.skip_limit import set_skip_limit
+from .observers.step_statistics.added_observers import add_observers
 from .support.patching import run_after
-from .trace.skipped_steps.diagnosis import add_diagnosis
-from .trace.skipped_steps.skip_limit import set_skip_limit
-from .trace.step_statistics.added_observers import add_observers
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # every type checker has it; it is not imported at run time

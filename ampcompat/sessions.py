@@ -16,10 +16,10 @@ from .engine.session import process_state
 from .engine.session.disabled_session import DisabledSession
 from .engine.session.training_session import Session, new_session
 from .errors import AmpError
+from .observers.skipped_steps.diagnosis import add_diagnosis
+from .observers.step_statistics.added_observers import add_observers
 from .support.observer import Observer
 from .support.patching import run_after
-from .trace.skipped_steps.diagnosis import add_diagnosis
-from .trace.step_statistics.added_observers import add_observers
 
 __all__ = ["current", "fsdp_policy", "reset", "session"]
 

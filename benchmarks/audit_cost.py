@@ -21,7 +21,7 @@ import torch
 from networks import DoubleConv, Transformer, perceptron
 
 import ampcompat
-from ampcompat.trace.calls import OperationCalls
+from ampcompat.observers.calls import OperationCalls
 
 BFLOAT16 = torch.bfloat16
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from ampcompat.scripts.check import check
+from ampcompat.static_analysis.check import check
 
 PLAIN = (
     "import os\n\n\ndef function_{0}(value):\n    for index in range(value):\n        print(os.sep, index, {0})\n" * 20

@@ -17,7 +17,7 @@ from networks import encoder, perceptron
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis
 
 NETWORKS = {
     "small": lambda: (perceptron(*[64] * 9), torch.randn(32, 64)),

@@ -14,15 +14,15 @@ from ampcompat.support.observer import Observer
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up, the folders and modules of ``ampcompat/``: each imports only from those before it.
 ORDER = """
-    errors opt_levels support engine trace amp sessions apex mmcv scripts launch abtest tools as_apex cuda_redirect
-    cli __main__
+    errors opt_levels support engine observers amp sessions apex mmcv static_analysis launch abtest tools as_apex
+    cuda_redirect cli __main__
 """.split()
 #: The same within some of them; ``.`` is every module that is not named, and comes last if it is not there.
 WITHIN = {
     "support": "torch_compat",
     "engine": "op_table casting loss_scaling masters optimizers models session amp_names",
-    "trace": ". skipped_steps step_statistics memory",
-    "scripts": "rules reading",
+    "observers": ". skipped_steps step_statistics memory",
+    "static_analysis": "rules reading",
     "abtest": "packed_numbers schema report_data planned_run row_names number_format recording judging report running",
 }
 #: Classes whose subclasses inherit the docstrings of what they override: name -> the methods.
@@ -201,7 +201,7 @@ def test_only_patching_sets_attributes_on_objects_that_are_not_ours():
 def test_only_trace_and_the_engine_watch_calls_of_modules_functions_and_operations():
     ways = re.compile(r"register_(module_)?forward|\b(Torch)?(Function|Dispatch)Mode\b|Optimizer, .__init__")
     found = [name for name, path in zip(IDS, MODULES) if ways.search(path.read_text())]
-    allowed = re.compile(r"engine/|trace/\w+\.py|support/torch_compat/")
+    allowed = re.compile(r"engine/|observers/\w+\.py|support/torch_compat/")
     assert [name for name in found if not allowed.match(name)] == []
 
 

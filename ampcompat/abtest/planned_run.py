@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 from typing import Dict, List, Optional
 
 from ..errors import AmpError
-from ..scripts.reading.source import declared_options
+from ..static_analysis.reading.source import declared_options
 from ..support.child_environment import ChildEnvironment
 from .report_data import label_of
 

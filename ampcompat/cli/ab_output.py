@@ -7,7 +7,7 @@ import textwrap
 from ..abtest.planned_run import own_files, script_file
 from ..abtest.report.text import to_text
 from ..abtest.report_data import NOTHING_TO_RECORD, label_of
-from ..scripts.check.initialize_rules import conditional_calls_in
+from ..static_analysis.check.initialize_rules import conditional_calls_in
 from ..support import missing_cuda, terminal
 from ..support.terminal import show
 

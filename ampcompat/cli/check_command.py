@@ -5,9 +5,9 @@ import os
 import sys
 import time
 
-from ..scripts.check import check as check_paths
-from ..scripts.check.check_text import to_text
-from ..scripts.reading.code_files import kind
+from ..static_analysis.check import check as check_paths
+from ..static_analysis.check.check_text import to_text
+from ..static_analysis.reading.code_files import kind
 from ..support import terminal
 from ..support.terminal import show
 from .argument_parser import CommandParser

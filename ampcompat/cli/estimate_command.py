@@ -10,8 +10,8 @@ import sys
 from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
 from ..errors import AmpError
+from ..observers.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage, format_bytes
 from ..tools.estimate.batch_sizes import largest_batch, parse_size, shown_batch, with_batch_placeholder
-from ..trace.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage, format_bytes
 from .argument_parser import SCRIPT_USAGE, CommandParser
 from .run_command import add_script, command_uses_amp, parse_level, script_command
 

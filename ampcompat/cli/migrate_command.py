@@ -74,8 +74,8 @@ def _parser():
 def _rewriter(parser, options):
     """Return the function (source, path) -> ``Migration``; without LibCST, exit."""
     try:
-        from ..scripts.migrate import migrate as to_torch
-        from ..scripts.migrate import write_level
+        from ..static_analysis.migrate import migrate as to_torch
+        from ..static_analysis.migrate import write_level
     except ImportError as error:
         if error.name != "libcst":
             raise

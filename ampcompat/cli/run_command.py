@@ -15,8 +15,8 @@ from ..abtest.planned_run import script_file
 from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..engine.session.process_state import OBSERVED, OVERRIDES
-from ..scripts.reading import code_files
-from ..scripts.reading.imports import uses_amp
+from ..static_analysis.reading import code_files
+from ..static_analysis.reading.imports import uses_amp
 from ..support import missing_cuda
 from ..support.child_environment import LOCAL_RANK, ChildEnvironment, with_local_rank
 from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number

@@ -12,8 +12,8 @@ from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
 from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
 from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
-from ..trace.memory.memory_observer import measured_step, was_skipped
-from ..trace.memory.memory_report import WITHOUT_AMP, MemoryReport, notes_on
+from ..observers.memory.memory_observer import measured_step, was_skipped
+from ..observers.memory.memory_report import WITHOUT_AMP, MemoryReport, notes_on
 from .estimate.fake_step import Training, measure
 
 __all__ = ["MemoryReport", "estimate", "memory_report"]

@@ -196,7 +196,7 @@ def test_a_recorded_model_can_be_copied_and_pickled_and_has_no_hooks_afterwards(
         twin = copy.deepcopy(model)
         saved = io.BytesIO()
         torch.save(model, saved)
-        assert b"ampcompat.trace" not in saved.getvalue() and b"recorder" not in saved.getvalue()
+        assert b"ampcompat.observers" not in saved.getvalue() and b"recorder" not in saved.getvalue()
         optimizer.zero_grad()
         twin(torch.ones(99, 4))  # is not counted as samples
         advance(model, optimizer)
@@ -235,7 +235,7 @@ def test_a_training_that_never_initializes_ends_the_series_after_its_first_run()
 
 def test_in_timed_steps_nothing_is_watched(monkeypatch):
     """By counting: tensor statistics are computed in watched steps alone, and only settled steps' times count."""
-    from ampcompat.trace import activations, values
+    from ampcompat.observers import activations, values
 
     calls, per_step, hooks = [], [], []
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from ampcompat.apex import install, nvidia_apex
-from ampcompat.scripts.reading.alias_names import EXTENSIONS, PARTIAL, alias_names
-from ampcompat.scripts.rules import IN_PART, REFUSED, SUPPORTED
+from ampcompat.static_analysis.reading.alias_names import EXTENSIONS, PARTIAL, alias_names
+from ampcompat.static_analysis.rules import IN_PART, REFUSED, SUPPORTED
 
 NAMES = alias_names()
 

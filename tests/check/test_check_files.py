@@ -7,7 +7,7 @@ import pytest
 from checked import check, notebook, rules, write
 
 from ampcompat.cli import main
-from ampcompat.scripts.check import check as check_paths
+from ampcompat.static_analysis.check import check as check_paths
 
 
 def names(report):
@@ -106,7 +106,7 @@ def test_pipes_dangling_links_and_large_files_do_not_stop_it(tmp_path, capsys, m
     os.mkfifo(str(tmp_path / "pipe.py"))
     (tmp_path / "gone.py").symlink_to(tmp_path / "nowhere.py")
     (tmp_path / "data.py").write_text("from apex import amp\n" * 10)
-    monkeypatch.setattr("ampcompat.scripts.reading.code_files.LARGEST", 100)
+    monkeypatch.setattr("ampcompat.static_analysis.reading.code_files.LARGEST", 100)
     report = check(tmp_path, capsys)
     assert [os.path.basename(each["path"]) for each in report["broken"]] == ["data.py", "gone.py"]
 

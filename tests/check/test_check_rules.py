@@ -7,7 +7,7 @@ import pytest
 from checked import check, rules
 from helpers.processes import ROOT
 
-from ampcompat.scripts.rules import RULES
+from ampcompat.static_analysis.rules import RULES
 
 HEAD = "import torch\nfrom torch import nn\nfrom apex import amp\n"
 LOOP = (

@@ -4,7 +4,7 @@ import pytest
 from helpers.counted_calls import calls
 
 from ampcompat.cli import main
-from ampcompat.scripts.check import check
+from ampcompat.static_analysis.check import check
 
 HEAD = (
     "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\n"

@@ -6,7 +6,7 @@ from helpers import loops
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis
 
 pytestmark = [
     pytest.mark.cuda,

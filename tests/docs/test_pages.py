@@ -121,7 +121,7 @@ def test_the_architecture_page_names_every_folder_and_only_paths_that_exist():
     assert [path for path in paths if not any(os.path.exists(os.path.join(top, path)) for top in (package, ROOT))] == []
     folders = {
         os.path.relpath(folder, package).replace(os.sep, "/")
-        for top in ("*", "engine/*", "launch/*", "trace/*", "support/*", "tools/*", "abtest/*")
+        for top in ("*", "engine/*", "launch/*", "observers/*", "support/*", "tools/*", "abtest/*")
         for folder in glob.glob(os.path.join(package, top, ""))
         if not folder.rstrip(os.sep).endswith("__pycache__")
     }

@@ -11,7 +11,7 @@ from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
 from ampcompat.cli import ab_variants, main
 from ampcompat.launch.forced_levels.forced_level import is_supported
-from ampcompat.scripts.reading.imports import uses_amp
+from ampcompat.static_analysis.reading.imports import uses_amp
 
 PLAIN = """
 import torch

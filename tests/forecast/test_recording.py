@@ -12,13 +12,13 @@ from helpers import half_kernels
 from trainings import Net, observe, record, train
 
 import ampcompat
+from ampcompat.observers.exponents import SAMPLE, TensorSamples
+from ampcompat.observers.optimizer_twin import OptimizerTwin
 from ampcompat.support.torch_compat import step_hooks
 from ampcompat.tools.forecast import prediction
 from ampcompat.tools.forecast.half_updates import HalfUpdates
 from ampcompat.tools.forecast.level_dtypes import StepDtypes
 from ampcompat.tools.forecast.op_calls import OpCalls
-from ampcompat.trace.exponents import SAMPLE, TensorSamples
-from ampcompat.trace.optimizer_twin import OptimizerTwin
 
 
 def calls_of(function, models=()):

@@ -7,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.trace.memory.allocations import sizes_in
+from ampcompat.observers.memory.allocations import sizes_in
 
 
 class Blocks(torch.nn.Module):

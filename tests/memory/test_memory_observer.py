@@ -5,9 +5,9 @@ from helpers import networks, precision
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.observers.memory.memory_observer import MemoryObserver
 from ampcompat.support.containers import BYTES
 from ampcompat.support.observer import Observer
-from ampcompat.trace.memory.memory_observer import MemoryObserver
 
 
 class StepCounter(Observer):

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampcompat
+from ampcompat.observers.memory.allocations import sizes_in
+from ampcompat.observers.memory.meter import MemoryMeter, cuda_allocator_stats
 from ampcompat.support.torch_compat import features, thread_context
-from ampcompat.trace.memory.allocations import sizes_in
-from ampcompat.trace.memory.meter import MemoryMeter, cuda_allocator_stats
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available"),  # torch 1.12's checkpoints
@@ -339,7 +339,7 @@ def test_a_step_that_raises_leaves_no_hook_or_mode():
 
 @needs_saved_tensor_hooks
 def test_what_autograd_has_released_is_no_longer_counted():
-    from ampcompat.trace.memory.saved_tensors import SavedTensors
+    from ampcompat.observers.memory.saved_tensors import SavedTensors
 
     with SavedTensors() as saved:
         result = torch.ones(6, requires_grad=True).exp()

@@ -24,7 +24,7 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
     pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
 
-from ampcompat.scripts.migrate import migrate  # noqa: E402
+from ampcompat.static_analysis.migrate import migrate  # noqa: E402
 
 migrated = functools.lru_cache(maxsize=None)(migrate)  # it takes as long as the trainings
 BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosity": 0}

@@ -5,7 +5,7 @@ from helpers.counted_calls import calls
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
-from ampcompat.scripts.migrate import migrate, write_level  # noqa: E402 - needs LibCST
+from ampcompat.static_analysis.migrate import migrate, write_level  # noqa: E402 - needs LibCST
 
 HEAD = "import torch\nfrom apex import amp\nmodel = torch.nn.Linear(1, 1)\n"
 HEAD += "opt = torch.optim.SGD(model.parameters(), lr=1)\n"

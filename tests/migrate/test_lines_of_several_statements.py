@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
-from ampcompat.scripts.migrate import migrate  # noqa: E402
+from ampcompat.static_analysis.migrate import migrate  # noqa: E402
 
 HEAD = """import torch
 from apex import amp

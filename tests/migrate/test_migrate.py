@@ -17,7 +17,7 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
     pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
 
-from ampcompat.scripts.migrate import migrate, write_level  # noqa: E402
+from ampcompat.static_analysis.migrate import migrate, write_level  # noqa: E402
 
 STEPS = 12
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_migrated_is_one_line(tmp_path, error_line, text, message
 
 
 def test_without_libcst_the_line_says_what_to_install(tmp_path, error_line, monkeypatch):
-    for name in [each for each in sys.modules if each.startswith("ampcompat.scripts.migrate")]:
+    for name in [each for each in sys.modules if each.startswith("ampcompat.static_analysis.migrate")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "libcst", None)
     told = "ampcompat migrate: error: this needs LibCST: pip install libcst.\n"

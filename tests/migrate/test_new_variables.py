@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 
-from ampcompat.scripts.migrate import migrate  # noqa: E402
+from ampcompat.static_analysis.migrate import migrate  # noqa: E402
 
 STEP = """
     loss = model(1)

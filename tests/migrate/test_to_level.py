@@ -17,7 +17,7 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not is_supported() or not hasattr(torch.amp, "GradScaler"):
     pytest.skip("forced levels of scripts with a GradScaler for CPUs need torch 2.3", allow_module_level=True)
 
-from ampcompat.scripts.migrate import write_level  # noqa: E402
+from ampcompat.static_analysis.migrate import write_level  # noqa: E402
 
 HEAD = """
 import contextlib

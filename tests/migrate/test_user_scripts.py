@@ -12,7 +12,7 @@ pytest.importorskip("libcst", reason="the extra `migrate` has LibCST")
 if not hasattr(getattr(torch, "amp", None), "GradScaler") or not trains_in(torch.float16):
     pytest.skip("migrated scripts need torch 2.3 or later", allow_module_level=True)
 
-from ampcompat.scripts import migrate as tool  # noqa: E402
+from ampcompat.static_analysis import migrate as tool  # noqa: E402
 
 migrate = functools.lru_cache(maxsize=None)(tool.migrate)  # tests read the same results
 FOLDER = os.path.join(os.path.dirname(__file__), "user_scripts")

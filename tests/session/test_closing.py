@@ -10,8 +10,8 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.errors import GradientOverflowError
+from ampcompat.observers.skipped_steps.skip_limit import SkipLimits
 from ampcompat.support.observer import Observer
-from ampcompat.trace.skipped_steps.skip_limit import SkipLimits
 
 
 class Boom(Exception):

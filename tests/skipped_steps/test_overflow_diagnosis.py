@@ -13,7 +13,7 @@ from helpers import fused_optimizers, loops, networks, precision
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import GradientOverflowError
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis, find_diagnosis
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis, find_diagnosis
 
 #: Warnings of old torch versions.
 pytestmark = [

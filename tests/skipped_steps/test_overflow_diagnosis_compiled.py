@@ -6,7 +6,7 @@ from helpers import compilers, loops
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis
 
 if not hasattr(torch, "compile"):
     pytest.skip(f"torch {torch.__version__} has no torch.compile", allow_module_level=True)

@@ -9,7 +9,7 @@ from helpers import compilers, loops, precision
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis, add_diagnosis
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis, add_diagnosis
 
 needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, does not overflow")
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.trace.skipped_steps.pass_record import KEPT, PassRecord, RecentPasses
-from ampcompat.trace.values import NamedScalars
+from ampcompat.observers.skipped_steps.pass_record import KEPT, PassRecord, RecentPasses
+from ampcompat.observers.values import NamedScalars
 
 
 def record_of(number, named, loss_id=0):

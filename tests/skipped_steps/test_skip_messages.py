@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from ampcompat.trace.skipped_steps.skip_facts import COMPILED, ModelPart, NonFinite, OverflowFacts
-from ampcompat.trace.skipped_steps.skip_messages import explain, keep_layers, number
+from ampcompat.observers.skipped_steps.skip_facts import COMPILED, ModelPart, NonFinite, OverflowFacts
+from ampcompat.observers.skipped_steps.skip_messages import explain, keep_layers, number
 
 BODY, INPUT = ModelPart("body"), ModelPart("head", is_input=True)
 GRADIENT = NonFinite(ModelPart("body.weight"), "inf", "float16", 3.2)

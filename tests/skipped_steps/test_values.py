@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampcompat.trace.values import NamedScalars, max_abs, nonfinite_kind, read_together
+from ampcompat.observers.values import NamedScalars, max_abs, nonfinite_kind, read_together
 
 numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
 

@@ -18,8 +18,8 @@ from helpers.networks import (
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session import process_state
+from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis
 from ampcompat.support.observer import Observer
-from ampcompat.trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 NAMESPACES = (torch, torch.Tensor, F)
 

@@ -7,8 +7,8 @@ import torch
 from helpers.networks import REAL, make_batch, make_network, session_of, settings_at, train_step
 
 from ampcompat import amp
-from ampcompat.trace.skipped_steps.pass_record import KEPT
-from ampcompat.trace.skipped_steps.skip_limit import SkipLimit
+from ampcompat.observers.skipped_steps.pass_record import KEPT
+from ampcompat.observers.skipped_steps.skip_limit import SkipLimit
 
 FOLDS = 5
 

@@ -14,9 +14,9 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.casting import emulated_half_arithmetic, wrappers
 from ampcompat.launch.forced_levels import forced_level
+from ampcompat.observers.step_statistics.op_stats import WrittenNames, readable
 from ampcompat.support.child_environment import ChildEnvironment
 from ampcompat.support.torch_compat import features, thread_context
-from ampcompat.trace.step_statistics.op_stats import WrittenNames, readable
 
 if not features.is_version_within(oldest="2.1"):
     pytest.skip("calls are counted with torch 2.1 or newer", allow_module_level=True)

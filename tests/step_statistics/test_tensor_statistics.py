@@ -11,8 +11,8 @@ from helpers.processes import run_in_process
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpValueError
-from ampcompat.trace.step_statistics import tensor_statistics
-from ampcompat.trace.values import SUMMARY, summary
+from ampcompat.observers.step_statistics import tensor_statistics
+from ampcompat.observers.values import SUMMARY, summary
 
 pytestmark = pytest.mark.skipif(precision.IS_STAND_IN, reason="this torch cannot train in half on a CPU")
 

@@ -1,9 +1,9 @@
 """Observers of a recorded run that make events: the diagnosis of overflows, the measurement of memory, and others."""
 
 from ...errors import AmpError
+from ...observers.memory.memory_observer import MemoryObserver
+from ...observers.skipped_steps.diagnosis import OverflowDiagnosis
 from ...support.observer import Observer
-from ...trace.memory.memory_observer import MemoryObserver
-from ...trace.skipped_steps.diagnosis import OverflowDiagnosis
 
 #: Of every twenty steps, ten have hooks for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
 #: hooks, so their times are those of the script (see ``summary.steady_steps``).

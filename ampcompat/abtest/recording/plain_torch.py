@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import torch
 
 from ...launch.forced_levels.trained_modules import outermost, params_in, trained_params
+from ...observers.steps import Pass, PlainSteps, is_amp_in_use, watch_scripting
 from ...support.script_frames import script_line
 from ...support.torch_compat import step_hooks
-from ...trace.steps import Pass, PlainSteps, is_amp_in_use, watch_scripting
 from .recorder import StepLimitReached
 
 

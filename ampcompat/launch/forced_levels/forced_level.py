@@ -18,11 +18,11 @@ from ...engine.optimizers.optimizer_record import record_of
 from ...engine.optimizers.step_or_skip import amp_step
 from ...engine.session import process_state
 from ...errors import AmpError
+from ...observers.steps import watch_backward, watch_optimizers, watch_scripting
 from ...support import random_state
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
 from ...support.torch_compat import features, step_hooks
-from ...trace.steps import watch_backward, watch_optimizers, watch_scripting
 from . import refusals, trained_modules
 from .binary_cross_entropy import AcceptedProbabilities
 from .script_autocast import AutocastRegions

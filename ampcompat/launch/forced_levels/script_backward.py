@@ -73,7 +73,7 @@ class BackwardPasses:
         self._forced = forced
 
     def called(self, backward, tensors, args, kwargs):
-        """Do a backward pass of the script; see ``trace.steps.watch_backward``."""
+        """Do a backward pass of the script; see ``observers.steps.watch_backward``."""
         self._forced.has_passes = True
         if thread_context.is_in_backward() or not self._forced.rules():
             return backward(tensors, *args, **kwargs)

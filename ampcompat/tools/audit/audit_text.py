@@ -4,9 +4,9 @@ import shlex
 import textwrap
 
 from ...abtest.number_format import share
-from ...scripts.reading import code_files
-from ...scripts.reading.loops_without_apex import LoopsWithoutApex
-from ...scripts.reading.source import Source
+from ...static_analysis.reading import code_files
+from ...static_analysis.reading.loops_without_apex import LoopsWithoutApex
+from ...static_analysis.reading.source import Source
 
 #: The number of params of a finding that are listed.
 _SHOWN = 5

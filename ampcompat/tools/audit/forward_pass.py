@@ -12,13 +12,13 @@ import torch
 from ...engine.casting.torch_compile import compiled_graphs, is_compiling
 from ...engine.op_table import expansion
 from ...engine.op_table.function_facts import having
+from ...observers.calls import FunctionCalls
+from ...observers.hooks import after_call
 from ...support.containers import floating_tensors
 from ...support.patching import PatchStack
 from ...support.script_frames import is_library, script_line
 from ...support.torch_compat.features import version_of
 from ...support.torch_compat.torch_names import dtype_name
-from ...trace.calls import FunctionCalls
-from ...trace.hooks import after_call
 from .weight_updates import HALF
 
 _DTYPE_METHODS, _VIEWS = having("changes_dtype"), having("is_view")

@@ -2,8 +2,8 @@
 
 import torch
 
+from ...observers.optimizer_twin import OptimizerTwin
 from ...support.tensor_lists import CHUNK, as_real
-from ...trace.optimizer_twin import OptimizerTwin
 
 HALF = (torch.float16, torch.bfloat16)
 

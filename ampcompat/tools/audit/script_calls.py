@@ -6,10 +6,10 @@ import threading
 
 import torch
 
+from ...observers.values import dense_values
 from ...support.script_frames import script_line
 from ...support.tensor_lists import have_gradients
 from ...support.torch_compat.features import version_of
-from ...trace.values import dense_values
 from .rank_sums import have_ranks
 
 #: The functions of ``torch.nn.utils`` that clip gradients.

@@ -17,8 +17,8 @@ import collections
 
 import torch
 
+from ...observers.values import read_together
 from ...support.torch_compat import step_hooks
-from ...trace.values import read_together
 from .repeated_steps import HALF, RepeatedSteps, chunks, flat, is_half, local, sums_by_param
 
 #: Of every ``PERIOD`` steps, the first ``WINDOW`` are repeated.

@@ -1,3 +1,3 @@
-"""Predict the memory of a training step: the meter of ``trace/memory/`` measures one on fake tensors."""
+"""Predict the memory of a training step: the meter of ``observers/memory/`` measures one on fake tensors."""
 
 IS_BOOKKEEPING = True  # see support/script_frames.py

@@ -14,9 +14,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...engine.op_table.function_facts import having
+from ...observers.calls import OperationCalls
 from ...support.containers import tensors_in
 from ...support.torch_compat import fake_tensors, thread_context
-from ...trace.calls import OperationCalls
 
 #: Boolean results are read as True (``all``, ``isfinite``), except for those of these operations.
 _FALSE = having("is_usually_false")

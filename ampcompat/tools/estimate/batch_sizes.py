@@ -7,8 +7,8 @@ import re
 from typing import NamedTuple
 
 from ...errors import AmpError, AmpValueError
-from ...scripts.reading.source import declared_options
-from ...trace.memory.memory_report import format_bytes
+from ...observers.memory.memory_report import format_bytes
+from ...static_analysis.reading.source import declared_options
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS.update({"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40})

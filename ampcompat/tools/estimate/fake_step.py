@@ -16,11 +16,11 @@ from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.session import process_state
 from ...engine.session.training_session import Session
 from ...errors import AmpError
+from ...observers.memory import allocations
+from ...observers.memory.memory_observer import measured_step
 from ...support import random_state
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, features
-from ...trace.memory import allocations
-from ...trace.memory.memory_observer import measured_step
 from .assumed_values import AssumedValues
 from .fake_modules import convert_in_place, fake_copy, offload
 

@@ -20,9 +20,9 @@ from ...abtest.recording.event_log import EventWriter
 from ...abtest.running.subprocess_child import run_script
 from ...engine.session import process_state
 from ...launch.forced_levels.forced_level import forced
+from ...observers.memory.memory_observer import SamplingObserver
 from ...support.patching import PatchStack
 from ...support.torch_compat import fake_tensors, thread_context
-from ...trace.memory.memory_observer import SamplingObserver
 from . import fake_step
 from .assumed_values import AssumedValues
 

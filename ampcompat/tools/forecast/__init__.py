@@ -1,6 +1,6 @@
 """Predicts from one float32 run which opt levels will work, and which layers must stay float32.
 
-``op_calls`` records some steps call by call, ``trace.exponents`` records statistics of all values and gradients, and
+``op_calls`` records some steps call by call, ``observers.exponents`` statistics of all values and gradients, and
 ``half_updates`` also does the optimizer's steps with half weights. ``level_dtypes`` determines the dtype of each value
 at a level: by the op table at O1 and O4, otherwise by the weights and torch's type promotion. ``range_faults``,
 ``rounding_noise`` and ``prediction`` use these results. Only operations that the level computes in half can be at

@@ -16,11 +16,11 @@ from ...abtest.recording.event_sources import FinalEvent
 from ...apex.multi_tensor.foreach_ops import norms
 from ...engine.models.cast_weights import is_batch_norm
 from ...errors import AmpError
+from ...observers.exponents import Stats, TensorSamples
 from ...support import tensor_lists
 from ...support.patching import PatchStack
 from ...support.torch_compat import features, step_hooks
 from ...support.torch_compat.torch_names import dtype_name
-from ...trace.exponents import Stats, TensorSamples
 from . import forecast_json
 from .half_updates import HalfUpdates
 from .op_calls import OpCalls, RecordedStep

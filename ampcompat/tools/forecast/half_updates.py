@@ -12,8 +12,8 @@ optimizer's own arithmetic fails in half: Adam's eps of 1e-8 is 0 in float16, an
 
 import torch
 
-from ...trace.optimizer_twin import OptimizerTwin
-from ...trace.values import read_together
+from ...observers.optimizer_twin import OptimizerTwin
+from ...observers.values import read_together
 
 #: The number of steps of a twin.
 STEPS = 20

@@ -11,11 +11,11 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.op_table.function_facts import functional, having
+from ...observers.calls import FunctionCalls
+from ...observers.hooks import before_call
+from ...observers.places import OUTSIDE, ModuleStack, OpPlace
 from ...support.containers import floating_tensors
 from ...support.patching import PatchStack
-from ...trace.calls import FunctionCalls
-from ...trace.hooks import before_call
-from ...trace.places import OUTSIDE, ModuleStack, OpPlace
 
 _COMPOSED = functional("is_composed")
 _VIEWS, _PROPERTIES = having("is_view"), having("is_property")

@@ -8,7 +8,7 @@ import torch
 from ... import opt_levels
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
-from ...trace.places import OpPlace
+from ...observers.places import OpPlace
 from .level_dtypes import LevelDtypes, table
 from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
 from .rounding_noise import StepNoise, noisy

@@ -7,7 +7,7 @@ import torch
 
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.op_table.function_facts import FACTS, FunctionFacts, having
-from ...trace.places import OpPlace
+from ...observers.places import OpPlace
 from .level_dtypes import StepDtypes
 
 #: The smallest number that float16 rounds to inf, and its largest finite number; the exponent below which it rounds to
