@@ -35,7 +35,8 @@ def is_narrower(tensor, dtype):
     return tensor.is_floating_point() and torch.finfo(tensor.dtype).bits < torch.finfo(dtype).bits
 
 
-_PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
+#: The classes of tensors that have memory of their own, and operations of torch.
+PLAIN = frozenset([torch.Tensor, torch.nn.Parameter])
 
 
 def is_shard(tensor):
@@ -131,7 +132,7 @@ def add_(sums, terms):
 
 def copy_(targets, sources):
     """Copy ``sources`` into ``targets``, pairwise, casting."""
-    if not features.has_foreach_copy() or (not _PLAIN.issuperset(map(type, targets)) and _are_shards(targets)):
+    if not features.has_foreach_copy() or (not PLAIN.issuperset(map(type, targets)) and _are_shards(targets)):
         for target, source in zip(targets, sources):
             target.copy_(source)
     elif targets:
@@ -170,7 +171,7 @@ def widened(tensors, models):
     """
     if (
         any(map(_IS_SPARSE, tensors))
-        or (not _PLAIN.issuperset(map(type, tensors)) and _are_shards(tensors))
+        or (not PLAIN.issuperset(map(type, tensors)) and _are_shards(tensors))
         or not features.has_foreach_copy()
     ):
         copies = [tensor.to(model.dtype) for tensor, model in zip(tensors, models)]

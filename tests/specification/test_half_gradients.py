@@ -187,7 +187,7 @@ EACH_CHANGE = [pytest.param(change, id=change.__name__) for change in CHANGES]
 EACH_SCALE = [pytest.param(scale, id=str(scale.get("loss_scale", "default"))) for scale in SCALES]
 
 
-def trained_by_hand(setting, change, passes, steps=3):
+def trained_by_hand(setting, change, passes, of_groups=len, steps=3):
     """Return the weights before and after a training in float64."""
     model = ByHand(*smooth_network(setting).double())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -196,6 +196,7 @@ def trained_by_hand(setting, change, passes, steps=3):
         for each in range(passes):
             loss_of(model, step + each).backward()
         change(model)
+        of_groups(optimizer.param_groups[0]["params"])
         optimizer.step()
         clear(optimizer)
     return before, weights_of(model)
@@ -207,7 +208,7 @@ def clear(optimizer):
             param.grad = None
 
 
-def trained(setting, change, passes, steps=3, **options):
+def trained(setting, change, passes, of_groups=len, steps=3, **options):
     """Return the float32 weights after the same training by amp."""
     model = smooth_network(setting)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -216,6 +217,7 @@ def trained(setting, change, passes, steps=3, **options):
         for each in range(passes):
             loops.backward(loss_of(model, step + each), optimizer)
         change(model)
+        of_groups(optimizer.param_groups[0]["params"])
         optimizer.step()
         assert not amp.step_was_skipped(optimizer)
         optimizer.zero_grad()
@@ -235,6 +237,52 @@ def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change,
     _, unchanged = trained_by_hand(setting, lambda model: None, passes)
     moved = max(distance(expected, before), distance(unchanged, before))
     assert distance(expected, unchanged) > 0.1 * moved, "the change has an effect"
+    weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
+    assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
+
+
+def clip_groups(params):
+    torch.nn.utils.clip_grad_norm_(params, 0.125)
+
+
+def halve_groups(params):
+    for param in params:
+        if param.grad is not None:
+            param.grad = param.grad * 0.5
+
+
+def decay_groups(params):
+    for param in params:
+        param.grad.add_(0.5 * param.detach())
+
+
+def zero_groups(params):
+    params[0].grad = None
+    params[1].grad.zero_()
+
+
+MODEL_CHANGES = [mask, mask_through_data, add_a_penalty, replace, center, one_of_them, divide_in_a_kept_list]
+EACH_MODEL_CHANGE = [pytest.param(change, id=change.__name__) for change in MODEL_CHANGES]
+GROUP_CHANGES = [clip_groups, halve_groups, decay_groups, zero_groups]
+EACH_GROUP_CHANGE = [pytest.param(change, id=change.__name__) for change in GROUP_CHANGES]
+
+
+@paired(
+    "setting, change, of_groups, passes, options",
+    SETTINGS + STORED,
+    EACH_MODEL_CHANGE,
+    EACH_GROUP_CHANGE,
+    [1, 2],
+    SCALES,
+)
+def test_gradients_in_param_groups_are_those_that_a_script_has_changed_in_the_model(
+    setting, change, of_groups, passes, options
+):
+    with session_of(setting):
+        found = trained(setting, change, passes, of_groups, **options)
+    before, expected = trained_by_hand(setting, change, passes, of_groups)
+    _, unchanged = trained_by_hand(setting, len, passes)
+    moved = max(distance(expected, before), distance(unchanged, before))
     weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
     assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
 
@@ -583,6 +631,23 @@ def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(s
             master.grad.mul_(0.5)
         exact.optimizer.step()
         assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
+
+
+@with_masters
+@pytest.mark.parametrize("is_value_read", [False, True])
+def test_a_master_in_param_groups_shows_each_write_to_a_kept_gradient_of_its_half_param(setting, is_value_read):
+    with session_of(setting):
+        exact = Exact(setting)
+        exact.backward(2.0**-2)
+        kept, master = exact.model.a.grad, exact.optimizer.param_groups[0]["params"][0]
+        for halvings in (1, 2, 3):
+            kept.mul_(0.5)
+            if is_value_read:
+                assert holds_nonzero(master)
+            assert torch.equal(master.grad.double(), INPUT.double() * 2.0 ** (-2 - halvings))
+        kept.mul_(0.5)
+        exact.optimizer.step()
+        assert torch.equal(exact.masters()[0], 1.0 - INPUT.double() * 2.0**-6)
 
 
 def double_in_place(grad):

@@ -3,8 +3,8 @@
 True gradients are at the float32 masters. ``.grad`` shows them rounded to half, in a tensor that is made when ``.grad``
 is first read (``GradientsOnRead``), so that a script that does not read it needs no memory for it, and that stays the
 same until the gradients are cleared, whichever optimizers have the param meanwhile. Nobody is told when a script writes
-to it, so its values are compared with a copy: at the beginning of a pass, at a step, and where masters are asked for.
-The masters get the elements that differ, and the tensor gets what the masters have then.
+to it, so its values are compared with a copy: at the beginning of a pass, at a step, and where the script reads the
+masters' gradients. The masters get the elements that differ, and the tensor gets what the masters have then.
 """
 
 import weakref
@@ -21,16 +21,18 @@ from ..loss_scaling.loss_scaler import is_one, is_same
 class GradientsOnRead:
     """Replaces ``grad`` of ``torch.nn.Parameter`` by a property.
 
-    Masters are plain tensors, so reading theirs does not become slower.
+    Masters are plain tensors, so reading theirs does not become slower; but each whose half param's gradient the script
+    has read is a ``Parameter`` until its changes are taken, and reading its gradient takes them.
 
     Args:
         entries: a dict whose keys are the ids of half params.
+        models: a dict: id(master) -> id(half param).
         entry_of: called with a param; returns its ``MasterEntry``, or None.
         shown: the session's ``ShownGradients``.
     """
 
-    def __init__(self, entries, entry_of, shown):
-        self._entries, self._entry_of, self._shown = entries, entry_of, shown
+    def __init__(self, entries, models, entry_of, shown):
+        self._entries, self._models, self._entry_of, self._shown = entries, models, entry_of, shown
         self._is_open = False
 
     def open(self, patches):
@@ -62,10 +64,21 @@ class GradientsOnRead:
             holder, master = self._holder(param)
             if holder is not None:
                 return holder.shown(param, master)
+        elif id(param) in self._models:
+            self._take_changes_for(param)
         return stored_gradient(param)
+
+    def _take_changes_for(self, master):
+        key = self._models[id(master)]
+        if key in self._shown:
+            self._shown.take_changes_of(self._entries[key].model())
+        else:
+            unwatch(master)
 
     def _set(self, param, gradient):
         holder, master = self._holder(param) if id(param) in self._entries else (None, None)
+        if id(param) in self._models:
+            self._take_changes_for(param)
         before = stored_gradient(param)
         set_stored_gradient(param, gradient)
         if holder is not None:
@@ -93,6 +106,7 @@ class ShownGradients(dict):
         stored, shown = stored_gradient(model), self.get(id(model))
         if shown is not None and stored is None:
             shown.follow_writes(model, scale)
+            watch(master)
             return shown.gradient
         wide = stored_gradient(master)
         if wide is None:
@@ -136,8 +150,22 @@ class ShownGradients(dict):
         with grad_enabled(False):
             for _, shown in self.of(pairs):
                 shown.take_changes()
+                unwatch(shown.master)
         self.follow(pairs)
         return [gradient for gradient in map(stored_gradient, scaled) if gradient is not None]
+
+    def take_changes_of(self, model):
+        """Give the master of a half param what the script has changed, and show what it has then."""
+        shown = self.get(id(model))
+        if shown is not None:
+            with grad_enabled(False):
+                shown.take_changes()
+                shown.follow(model, shown.scale)
+
+    def watch(self, pairs):
+        """Let reading the gradients of masters take the changes, again: they have become plain tensors."""
+        for _, shown in self.of(pairs):
+            watch(shown.master)
 
     def follow(self, pairs):
         """Show what the masters have now, in the tensors that the script has read."""
@@ -180,6 +208,7 @@ class ShownGradient:
     def __init__(self, master, gradient, copy, scale=1.0):
         self.master, self.gradient, self.copy, self.scale = master, gradient, copy, scale
         self._mark = mark_of(stored_gradient(master))  # of the gradient that is shown
+        watch(master)
 
     def _changes(self):
         """Return (which elements the script has changed, the gradient in the master's dtype), or None.
@@ -239,6 +268,18 @@ class ShownGradient:
         else:
             self.gradient.detach().copy_(values)
         self.copy = values.clone() if values is self.gradient else values
+
+
+def watch(master):
+    """Make a master a ``Parameter``, so that reading its gradient takes the script's changes (``GradientsOnRead``)."""
+    if type(master) is torch.Tensor:
+        master.__class__ = torch.nn.Parameter
+
+
+def unwatch(master):
+    """Make a master a plain tensor again."""
+    if type(master) is torch.nn.Parameter:
+        master.__class__ = torch.Tensor
 
 
 def widened(gradient, master):

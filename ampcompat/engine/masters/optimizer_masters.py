@@ -51,6 +51,7 @@ class OptimizerMasters:
         self._optimizer = optimizer
         self._makes_masters = bool(policy.master_weights)
         self._session_masters = session_masters
+        self.shown = session_masters.shown  # gradients of half params that scripts have read
         self.writes = session_masters.writes  # what scripts may have written, to half params, masters and gradients
         self._pairs = {}  # id(master) -> Pair
         self.chunks = []  # the same pairs as ``MasterChunk`` objects, whose gradients are moved together
@@ -227,7 +228,7 @@ class OptimizerMasters:
             return
         released = {id(param): pair for pair in self._pairs.values() for param in pair}
         try:
-            self._session_masters.shown.take_changes(self.pairs())
+            self.shown.take_changes(self.pairs())
             self.refresh()
             self.restore_values()
         finally:  # also where a device has lost the values

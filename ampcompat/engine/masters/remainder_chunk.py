@@ -71,7 +71,7 @@ class RemainderChunk(MasterChunk):
             self._writes.leave_memory(self.masters)
             for index, master in enumerate(self.masters):
                 tensor_lists.set_data(master, empty[index])
-                if type(master) is torch.Tensor:
+                if type(master) in tensor_lists.PLAIN:
                     model = weakref.ref(self.models[index])
                     vars(master)["_amp_place"] = StoredPlace(weakref.ref(self), index, stored, model)
                     master.__class__ = StoredMaster
@@ -82,10 +82,17 @@ class RemainderChunk(MasterChunk):
             self.show_gradients()
             self._restore_values()
             self._writes.watch(self.masters)
+            self._owner.shown.watch(zip(self.models, self.masters))
 
     def show_gradients(self):
         """Make the gradients of the optimizer that stayed half those of the masters."""
         self._owner.show_gradients()
+
+    def show_gradient_of(self, model):
+        """Give the master of a half param the gradient that the half param shows."""
+        if stored_gradient(model) is not None:
+            self.show_gradients()
+        self._owner.shown.take_changes_of(model)
 
     def _restore_values(self):
         with without_gradients():
@@ -196,7 +203,7 @@ def remainder_chunks_of(pairs, owner):
 
 
 def _is_storable(model, master):
-    is_plain = type(master) is torch.Tensor or fake_tensors.is_fake_type(type(master))
+    is_plain = type(master) in tensor_lists.PLAIN or fake_tensors.is_fake_type(type(master))
     is_plain = is_plain and master.layout is torch.strided and master.dtype is torch.float32
     return is_plain and model.dtype is torch.bfloat16 and master.numel() > 0 and _is_dense(master)
 

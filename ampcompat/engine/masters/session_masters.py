@@ -48,7 +48,7 @@ class SessionMasters:
         self._entries = {}  # id(half param) -> its ``MasterEntry``
         self._models = {}  # id(master) -> id(half param)
         self.shown = ShownGradients()
-        self._gradients = GradientsOnRead(self._entries, self._entry_of, self.shown)
+        self._gradients = GradientsOnRead(self._entries, self._models, self._entry_of, self.shown)
         self.shared_ids = set()  # ids of half params that are in several optimizers
         self.stepped_on = []  # masters whose gradients ``drop_gradients`` drops
         self._owners = WeakList()  # the ``OptimizerMasters``

@@ -73,10 +73,10 @@ _without_torch_function = getattr(torch._C, _names[0]) if _names else nullcontex
 
 
 def _show_gradient(place):
-    """Make a gradient that stayed half the float32 one of its master, which a script is about to read or replace."""
+    """Give a master the gradient that its half param shows, before a script reads or replaces the master's."""
     chunk = place.chunk()
-    if chunk is not None and stored_gradient(place.model()) is not None:
-        chunk.show_gradients()
+    if chunk is not None:
+        chunk.show_gradient_of(place.model())
 
 
 def _stored_in(values):

@@ -79,7 +79,7 @@ class HeldGradients:
         self._masters.show_gradients = self.widen
         self.state = Unscaled()
         self._aside, self._with_aside = [], record.session.with_aside  # (param, gradient): what a block adds at its end
-        self._shown = record.session.masters.shown
+        self._shown = record.masters.shown
         self._thread = get_ident()  # the thread that trains the params
 
     def are_scaled(self):
