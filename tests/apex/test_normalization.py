@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.fake_devices import FakeDevice, autocast_flags, features_of_cuda, move, needs_fakes
 from helpers.half_kernels import dtype_params
-from helpers.networks import each_setting, initialize, session_of, settings_at, train_step
+from helpers.networks import initialize, session_of, settings_at
 
 from ampcompat.apex import normalization
 from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
@@ -269,30 +269,3 @@ def test_casts_of_amp_take_precedence_over_a_region_of_autocast(setting, kind):
         initialize(setting, module)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert module(torch.randn(2, 5).to(setting.high)).dtype is setting.high
-
-
-class Network(torch.nn.Module):
-    """A linear layer, a norm, a linear layer; notes the dtype that the norm gave."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.first, self.norm, self.last = torch.nn.Linear(6, 8), kind(8), torch.nn.Linear(8, 3)
-
-    def forward(self, x):
-        normed = self.norm(self.first(x))
-        self.seen = normed.dtype
-        return self.last(torch.relu(normed))
-
-
-@each_norm
-@each_setting
-def test_every_level_trains_it(setting, kind):
-    generator = torch.Generator().manual_seed(0)
-    batch = torch.randn(16, 6, generator=generator).to(setting.high), torch.arange(16) % 3
-    model = Network(kind)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    with session_of(setting):
-        initialize(setting, model, optimizer)
-        losses = [train_step(model, optimizer, batch) for _ in range(12)]
-        assert model.seen is (setting.low if setting.casts_weights else setting.high)
-    assert losses[-1] < losses[0]

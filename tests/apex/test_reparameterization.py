@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers.networks import each_setting, initialize, session_of, train_step
 
 from ampcompat.apex.reparameterization import apply_weight_norm, remove_weight_norm
 from ampcompat.errors import AmpValueError
@@ -57,14 +56,3 @@ def test_a_name_that_is_none_is_refused(name):
         apply_weight_norm(network(), name)
     with pytest.raises(AmpValueError, match=name):
         remove_weight_norm(network(), name)
-
-
-@each_setting
-def test_it_trains_at_every_level(setting):
-    with session_of(setting):
-        model = apply_weight_norm(network().to(setting.high))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-        model, optimizer = initialize(setting, model, optimizer, loss_scale=128.0)
-        batch = torch.randn(8, 6).to(setting.high), torch.arange(8) % 3
-        losses = [train_step(model, optimizer, batch) for _ in range(10)]
-    assert losses[-1] < losses[0]
