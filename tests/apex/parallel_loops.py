@@ -5,20 +5,16 @@ import pickle
 
 import torch
 import torch.distributed as dist
-from helpers import half_kernels, loops
+from helpers import half_kernels
 from torch.utils.checkpoint import checkpoint
 
-import ampcompat
-from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel, Reducer
 from ampcompat.apex.parallel.buckets import flat_dist_call
 
-STEPS = 4
 
-
-def make_net(seed=1, dtype=torch.float64):
+def make_net(seed=1):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).double()
 
 
 def batch(rank, step=0):
@@ -229,60 +225,5 @@ def reducers(rank):
 def plain_cases(rank):
     """Return the outcome of each case above by name."""
     cases = (every_flag, unused, shared, accumulated, interrupted, copies, reducers)
+    cases += () if half_kernels.stand_in() else (half_sums,)
     return {case.__name__: case(rank) for case in cases}
-
-
-def train(rank, level, overflow_at, seed, world_size):
-    """Train at a level on this rank's share of every batch; return scale, skips, float32 weights, masters."""
-    net = make_net(seed, torch.float32)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    amp.initialize(net, optimizer, opt_level=level, verbosity=0)
-    model = DistributedDataParallel(net, message_size=50) if world_size > 1 else net
-    skipped = []
-    try:
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss = model(torch.cat([batch(0, step), batch(1, step)])[rank::world_size]).float().pow(2).mean()
-            loops.step(loss * float("inf") if step == overflow_at else loss, optimizer)
-            skipped.append(amp.step_was_skipped(optimizer))
-        masters = [master.detach().clone() for master in amp.master_params(optimizer)]
-        return amp.state_dict()["loss_scaler0"]["loss_scale"], skipped, model.state_dict(), masters
-    finally:
-        ampcompat.reset()
-
-
-def accumulate(rank, level, delays, world_size):
-    """Return the masters after two steps of two passes each, the first of which is not reduced."""
-    net = make_net(1, torch.float32)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    amp.initialize(net, optimizer, opt_level=level, verbosity=0, loss_scale=8.0)
-    model = DistributedDataParallel(net) if world_size > 1 else net
-    try:
-        for step in range(2):
-            optimizer.zero_grad()
-            for part in range(2):
-                if world_size > 1:
-                    model.enable_allreduce() if part else model.disable_allreduce()
-                inputs = torch.cat([batch(0, 2 * step + part), batch(1, 2 * step + part)])[rank::world_size]
-                delay = delays and not part
-                loops.backward(model(inputs).float().pow(2).mean(), optimizer, delay_unscale=delay)
-            optimizer.step()
-        return [master.detach().clone() for master in amp.master_params(optimizer)]
-    finally:
-        ampcompat.reset()
-
-
-#: (level, whether the first pass of a step delays unscaling)
-ACCUMULATIONS = (("O0", False), ("O1", False), ("O2", False), ("O2", True), ("O5", False))
-
-
-def trained_cases(rank, levels):
-    """Return ``train`` by level; every rank starts with different weights, so that rank 0's must be broadcast."""
-    results = {level: train(rank, level, None, 1 + rank, 2) for level in levels}
-    overflow_at = 1 if rank == 1 else None
-    results["overflowed"] = {level: train(rank, level, overflow_at, 1, 2) for level in ("O1", "O2")}
-    for case in ACCUMULATIONS:
-        results[case] = accumulate(rank, *case, world_size=2)
-    if not half_kernels.stand_in():
-        results["half sums"] = half_sums(rank)
-    return results

@@ -1,7 +1,7 @@
 """Ranks that share their weights by hand, without a wrapper; importable by spawned processes."""
 
 import torch
-from ddp_loops import batches, make_net, seeded
+from ddp_loops import batches, make_net
 from helpers import loops, ranks
 
 from ampcompat import amp
@@ -23,9 +23,9 @@ def _itself(param):
 WAYS = {"detached": _param, "data": _data, "itself": _itself}
 
 
-def initialized(level, seed=None):
-    """Return a network, with weights of a seed if one is given, and its optimizer."""
-    net = seeded(make_net(), seed) if seed is not None else make_net()
+def initialized(level, seed=1):
+    """Return a network with weights of a seed, and its optimizer."""
+    net = make_net(seed)
     return amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), opt_level=level, verbosity=0)
 
 

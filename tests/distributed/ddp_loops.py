@@ -1,25 +1,26 @@
 """What each rank of the distributed tests does; importable by spawned processes."""
 
+import functools
+
 import torch
 from helpers import loops, ranks
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.apex import parallel
 
 STEPS = 4
 
 
-def make_net():
-    torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+WRAPPERS = {
+    "torch": torch.nn.parallel.DistributedDataParallel,
+    "apex": functools.partial(parallel.DistributedDataParallel, message_size=50),  # several messages
+}
 
 
-def seeded(net, seed):
-    """Give a network the weights of a seed; return it."""
+def make_net(seed=1):
     torch.manual_seed(seed)
-    for param in net.parameters():
-        param.data.normal_()
-    return net
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
 
 
 def batches():
@@ -51,21 +52,11 @@ def one_process(level):
         ampcompat.reset()
 
 
-def train_half(rank, net, level, overflow_at=None):
-    """Train under DistributedDataParallel, on this rank's half of every batch."""
+@ranks.at_each_level
+def own_seeds(rank, level, wrapper, overflow_rank=None):
+    """Train a model that every rank made of a seed of its own on this rank's half of every batch.
+
+    The loss of one rank may overflow in the second step.
+    """
     halves = [batch[rank::2] for batch in batches()]
-    return train(net, torch.nn.parallel.DistributedDataParallel, level, halves, overflow_at)
-
-
-@ranks.at_each_level
-def all_levels(rank, level, overflow_rank):
-    """Train, with an overflow in the second step of one rank; return what ``train`` does."""
-    return train_half(rank, make_net(), level, 1 if rank == overflow_rank else None)
-
-
-@ranks.at_each_level
-def own_seeds(rank, level):
-    """Train a model that every rank created with a different seed; return the masters."""
-    net = seeded(make_net(), 10 + rank)
-    train_half(rank, net, level)
-    return {name: value.clone() for name, value in net.state_dict().items()}
+    return train(make_net(1 + rank), WRAPPERS[wrapper], level, halves, 1 if rank == overflow_rank else None)

@@ -1,4 +1,4 @@
-"""DistributedDataParallel over two gloo processes, at every level."""
+"""DistributedDataParallel of torch and of Apex over two gloo processes, at every level."""
 
 import ddp_loops
 import pytest
@@ -12,34 +12,25 @@ LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
 TOLERANCE = {"O0": 1e-6, "O1": 2e-3, "O2": 2e-3, "O3": 4e-3, "O4": 1.6e-2, "O5": 1.6e-2}
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return ranks.run(ddp_loops.all_levels, LEVELS, None)
+each_wrapper = pytest.mark.parametrize("wrapper", list(ddp_loops.WRAPPERS))
 
 
-@pytest.fixture(scope="module")
-def overflowed():
-    return ranks.run(ddp_loops.all_levels, LEVELS, 1)
+@each_wrapper
+def test_ranks_that_began_apart_train_alike_and_as_one_process_does_on_the_joint_batch(wrapper):
+    first, second = ranks.run(ddp_loops.own_seeds, LEVELS, wrapper)
+    for level in LEVELS:
+        assert first[level][0] == second[level][0]
+        for name, expected in ddp_loops.one_process(level)[2].items():
+            found = first[level][2][name]
+            assert torch.equal(found, second[level][2][name]), level
+            assert found.dtype is expected.dtype
+            assert (found - expected).abs().max() <= TOLERANCE[level] * expected.abs().max(), level
 
 
-@pytest.mark.parametrize("each", LEVELS)
-def test_two_ranks_train_as_one_process_does_on_the_joint_batch(trained, each):
-    alone = ddp_loops.one_process(each)[2]
-    together = trained[0][each][2]
-    for name in alone:
-        assert (alone[name] - together[name]).abs().max() <= TOLERANCE[each] * alone[name].abs().max()
-
-
-@pytest.mark.parametrize("each", ["O1", "O2"])
-def test_an_overflow_on_one_rank_skips_on_both(overflowed, each):
-    first, second = (result[each] for result in overflowed)
-    assert first[1] == second[1] == [False, True, False, False]
-    assert first[0] == second[0] == 2.0**15
-    for name in first[2]:
-        assert torch.equal(first[2][name], second[2][name])
-
-
-def test_ranks_that_began_with_other_seeds_agree_masters_and_all():
-    first, second = ranks.run(ddp_loops.own_seeds, LEVELS)
-    for each in LEVELS:
-        assert all(torch.equal(first[each][name], second[each][name]) for name in first[each]), each
+@each_wrapper
+def test_an_overflow_on_one_rank_skips_on_both(wrapper):
+    first, second = ranks.run(ddp_loops.own_seeds, ("O1", "O2"), wrapper, 1)
+    for level in ("O1", "O2"):
+        assert first[level][1] == second[level][1] == [False, True, False, False]
+        assert first[level][0] == second[level][0] == 2.0**15
+        assert all(torch.equal(value, second[level][2][name]) for name, value in first[level][2].items())
