@@ -3,6 +3,7 @@
 import importlib
 import math
 
+import optimizer_formulas as formulas
 import pytest
 import torch
 from helpers.dispatched import Watch
@@ -198,43 +199,50 @@ def test_a_scale_that_would_be_subnormal_becomes_0(amp_c):
     assert scale.item() == 0.0  # as in Apex's kernel, which has no subnormal numbers
 
 
-def adam_in_float64(g, p, m, v, lr, b1, b2, eps, step, mode, correct, decay):
-    g = g + (0 if mode else decay) * p
-    m = b1 * m + (1 - b1) * g
-    v = b2 * v + (1 - b2) * g * g
-    c1, c2 = (1 - b1**step, 1 - b2**step) if correct else (1.0, 1.0)
-    return p - lr * (m / c1 / ((v / c2).sqrt() + eps) + (decay * p if mode else 0)), m, v
+ADAM = {"lr": 0.1, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.2, "adam_w_mode": True, "bias_correction": True}
+#: As the functions take them: learning rate, betas, eps, step, whether decay is decoupled, correction, weight decay.
+ADAM_NUMBERS = (0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2)
+CAPTURED = (torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25]))
+
+
+def stepped(formula, rows, options, step=3, names=("m", "v"), divisor=1.0):
+    """Return the weights and the state after a step in float64, list by list; rows are gradients, weights and state."""
+    results = []
+    for gradient, weight, *state in zip(*map(doubled, rows)):
+        state = dict(zip(names, state))
+        results.append([formula(weight, gradient, state, step, divisor, options)] + list(state.values()))
+    return list(zip(*results))
+
+
+def adam_rows(dtype=F32):
+    return [randoms(1, dtype), randoms(2, dtype), randoms(3), randoms(4, positive=True)]
 
 
 @pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
 @pytest.mark.parametrize("mode, correct", [(0, 1), (1, 1), (1, 0)])
 def test_adam(mode, correct, dtype):
-    rows = [randoms(1, dtype), randoms(2, dtype), randoms(3), randoms(4, positive=True)]
-    options = (0.1, 0.9, 0.99, 1e-6, 3, mode, correct, 0.2)
-    right = [adam_in_float64(*(row + options)) for row in zip(*map(doubled, rows))]
-    applied("multi_tensor_adam", flag(), rows, *options)
-    assert close(rows[1], [each[0] for each in right], 64 * 2.0**-23 if dtype is F32 else 2.0**-10)
-    assert close(rows[2], [each[1] for each in right]) and close(rows[3], [each[2] for each in right])
+    rows = adam_rows(dtype)
+    right = stepped(formulas.adam, rows, dict(ADAM, adam_w_mode=mode, bias_correction=correct))
+    applied("multi_tensor_adam", flag(), rows, *ADAM_NUMBERS[:5], mode, correct, 0.2)
+    assert close(rows[1], right[0], 64 * 2.0**-23 if dtype is F32 else 2.0**-10)
+    assert close(rows[2], right[1]) and close(rows[3], right[2])
 
 
 def test_adam_capturable_takes_its_numbers_as_tensors():
-    plain = [randoms(1), randoms(2), randoms(3), randoms(4, positive=True)]
-    captured = [[tensor.clone() for tensor in each] for each in plain]
-    captured[0] = [tensor * 4 for tensor in captured[0]]
-    applied("multi_tensor_adam", flag(), plain, 0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2)
-    numbers = torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25])
-    applied("multi_tensor_adam_capturable", flag(), captured, *numbers)
-    assert all(close(one, doubled(other)) for one, other in zip(plain[1:], captured[1:]))
+    rows = adam_rows()
+    right = stepped(formulas.adam, rows, ADAM)
+    rows[0] = [tensor * 4 for tensor in rows[0]]
+    applied("multi_tensor_adam_capturable", flag(), rows, *CAPTURED)
+    assert all(map(close, rows[1:], right))
 
 
 def test_adam_capturable_master_updates_float32_params_and_rounds_them_into_half_ones():
-    rows = [randoms(1, torch.float16), randoms(2), randoms(3), randoms(4, positive=True)]
+    rows = [randoms(1, torch.float16)] + adam_rows()[1:]
     halves = [tensor.half() for tensor in rows[1]]
-    right = [adam_in_float64(*(row + (0.1, 0.9, 0.99, 1e-6, 3, 1, 1, 0.2))) for row in zip(*map(doubled, rows))]
+    right = stepped(formulas.adam, rows, ADAM)
     given = [[(tensor.float() * 4).half() for tensor in rows[0]], halves, rows[2], rows[3], rows[1]]
-    numbers = torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, 1, 0.2, torch.tensor([0.25])
-    applied("multi_tensor_adam_capturable_master", flag(), given, *numbers)
-    assert all(close(rows[index + 1], [each[index] for each in right]) for index in range(3))
+    applied("multi_tensor_adam_capturable_master", flag(), given, *CAPTURED)
+    assert all(map(close, rows[1:], right))
     assert all(same(half, master.half()) for half, master in zip(halves, rows[1]))
 
 
@@ -256,64 +264,44 @@ def test_sgds_first_run_ignores_what_the_buffers_held():
     assert close(weights, [param - 0.05 * grad.double() for param, grad in zip(p, gradients)])
 
 
-def test_adagrad():
-    for mode in (0, 1):
-        gradients, weights, sums = randoms(1), randoms(2), randoms(3, positive=True)
-        g, p, s = map(doubled, (gradients, weights, sums))
-        applied("multi_tensor_adagrad", flag(), [gradients, weights, sums], 0.1, 1e-6, mode, 0.2)
-        g = g if mode else [grad + 0.2 * param for grad, param in zip(g, p)]
-        s = [total + grad**2 for total, grad in zip(s, g)]
-        moves = [grad / (total.sqrt() + 1e-6) for grad, total in zip(g, s)]
-        assert close(sums, s)
-        right = [param - 0.1 * (move + (0.2 * param if mode else 0)) for param, move in zip(p, moves)]
-        assert close(weights, right)
+@pytest.mark.parametrize("mode", [0, 1])
+def test_adagrad(mode):
+    rows = [randoms(1), randoms(2), randoms(3, positive=True)]
+    options = {"lr": 0.1, "eps": 1e-6, "weight_decay": 0.2, "adagrad_w_mode": mode}
+    right = stepped(formulas.adagrad, rows, options, names="s")
+    applied("multi_tensor_adagrad", flag(), rows, 0.1, 1e-6, mode, 0.2)
+    assert all(map(close, rows[1:], right))
 
 
 @pytest.mark.parametrize("norm_type", [0, 2])
 def test_novograd_updates_the_norms_too(norm_type):
-    gradients, weights, means, norms = randoms(1), randoms(2), randoms(3), torch.tensor([0.5, 1.0, 2.0])
-    g, p, m, old = doubled(gradients), doubled(weights), doubled(means), norms.double().tolist()
-    lists = [gradients, weights, means]
-    applied("multi_tensor_novograd", flag(), lists, norms, 0.1, 0.9, 0.8, 1e-6, 2, 1, 0.2, 1, 1, norm_type)
-    for index in range(len(SHAPES)):
-        new = float(g[index].abs().max() if norm_type == 0 else g[index].norm())
-        norm = 0.8 * old[index] + 0.2 * new if norm_type == 0 else math.sqrt(0.8 * old[index] ** 2 + 0.2 * new**2)
-        assert norms[index].item() == pytest.approx(norm, rel=1e-6)
-        mean = 0.9 * m[index] + 0.1 * g[index]
-        move = mean / (1 - 0.9**2) / (norm / math.sqrt(1 - 0.8**2) + 1e-6) + 0.2 * p[index]
-        assert close([weights[index]], [p[index] - 0.1 * move])
-
-
-def lamb_in_float64(g, p, m, v, divisor, nvlamb, decay, step=3):
-    g = g / divisor
-    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
-    move = m / (1 - 0.9**step) / ((v / (1 - 0.99**step)).sqrt() + 1e-6) + decay * p
-    ratio = float(p.norm() / move.norm()) if decay or nvlamb else 1.0
-    return p - 0.1 * ratio * move
+    rows, norms = adam_rows()[:3], torch.tensor([0.5, 1.0, 2.0])
+    options = {"lr": 0.1, "betas": (0.9, 0.8), "eps": 1e-6, "weight_decay": 0.2, "norm_type": norm_type}
+    options.update(init_zero=False, bias_correction=True, grad_averaging=True)
+    weights, means, right_norms = stepped(formulas.novograd, rows + [list(norms)], options, 2, ("m", "n"))
+    applied("multi_tensor_novograd", flag(), rows, norms, 0.1, 0.9, 0.8, 1e-6, 2, 1, 0.2, 1, 1, norm_type)
+    assert close(rows[1], weights) and close(rows[2], means) and close(norms, right_norms, 1e-6)
 
 
 @pytest.mark.parametrize("nvlamb, decay", [(False, 0.2), (False, 0.0), (True, 0.0)])
 @pytest.mark.parametrize("limit", [1.0, 1000.0])
 def test_lamb_whole_in_stages_and_with_tensors(nvlamb, decay, limit):
-    def rows():
-        return [randoms(1), randoms(2), randoms(3), randoms(4, positive=True)]
+    norm, _ = applied("multi_tensor_l2norm", flag(), [randoms(1)])
+    options = dict(ADAM, weight_decay=decay, use_nvlamb=nvlamb, grad_averaging=True)
+    right = stepped(formulas.lamb, adam_rows(), options, divisor=max(1.0, norm.item() / limit))[0]
 
-    norm, _ = applied("multi_tensor_l2norm", flag(), [rows()[0]])
-    divisor = max(1.0, norm.item() / limit)
-    right = [lamb_in_float64(*row, divisor, nvlamb, decay) for row in zip(*map(doubled, rows()))]
-
-    whole = rows()
+    whole = adam_rows()
     applied("multi_tensor_lamb", flag(), whole, 0.1, 0.9, 0.99, 1e-6, 3, 1, decay, 1, 1, norm, limit, nvlamb)
     assert close(whole[1], right)
 
-    staged = rows() + [[torch.empty(shape) for shape in SHAPES]]
+    staged = adam_rows() + [[torch.empty(shape) for shape in SHAPES]]
     decays = torch.full((len(SHAPES),), decay)
     applied("multi_tensor_lamb_stage1_cuda", flag(), staged, decays, 2, 0.9, 0.99, 1e-6, norm, limit)
     norms = [applied("multi_tensor_l2norm", flag(), [each], True)[1] for each in (staged[1], staged[4])]
     applied("multi_tensor_lamb_stage2_cuda", flag(), [staged[1], staged[4]], norms[0], norms[1], 0.1, decay, nvlamb)
     assert close(staged[1], right)
 
-    mixed = rows()
+    mixed = adam_rows()
     mixed[0] = [tensor * 8 for tensor in mixed[0]]
     mixed.append(randoms(5, torch.float16))
     numbers = (torch.tensor(0.1), 0.9, 0.99, 1e-6, torch.tensor([3], dtype=torch.int32), 1, decay, 1, 1)
