@@ -12,8 +12,8 @@ from .replacements import class_proxies, device_arguments, mixed_precision, seve
 from .replacements.device_queries import CAPABILITY
 
 #: How a name is redirected.
-FACTORY = "factory"  # the keyword ``device`` is translated, ``pin_memory`` dropped
 ARGUMENTS = "arguments"  # detail: (parameter, rule) pairs; the rules are in ``device_arguments``
+CALLED = "called"  # detail: function(target, original, *arguments of the call)
 REPLACED = "replaced"  # detail: function(target, original) that returns the replacement
 QUERY = "query"  # the method of that name of ``replacements.device_queries.DeviceQueries``
 RETURNS = "returns"  # returns a copy of detail (None by default), whatever the arguments
@@ -51,6 +51,7 @@ _FACTORIES = _names(
 _WINDOWS = _names(
     "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall"
 )
+_NEW_TENSORS = _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros")
 _TENSOR_TYPES = _names(
     "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
     "BoolTensor"
@@ -61,28 +62,28 @@ _STORAGES = (
 )
 
 _TENSORS = (
-    NameRule("torch", _FACTORIES, FACTORY),
-    NameRule("torch.fft", _names("fftfreq rfftfreq"), FACTORY),
-    NameRule("torch.signal.windows", _WINDOWS, FACTORY),
-    NameRule("torch.nested", _names("nested_tensor as_nested_tensor"), FACTORY),
-    NameRule("torch.Tensor", _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros"), FACTORY),
-    NameRule("torch.Tensor", ("to",), REPLACED, device_arguments.tensor_to),
-    NameRule("torch.Tensor", ("cuda",), REPLACED, device_arguments.tensor_cuda),
-    NameRule("torch.Tensor", ("cpu",), REPLACED, device_arguments.tensor_cpu),
-    NameRule("torch.Tensor", ("pin_memory",), REPLACED, device_arguments.return_self),
+    NameRule("torch", _FACTORIES, CALLED, device_arguments.factory),
+    NameRule("torch.fft", _names("fftfreq rfftfreq"), CALLED, device_arguments.factory),
+    NameRule("torch.signal.windows", _WINDOWS, CALLED, device_arguments.factory),
+    NameRule("torch.nested", _names("nested_tensor as_nested_tensor"), CALLED, device_arguments.factory),
+    NameRule("torch.Tensor", _NEW_TENSORS, CALLED, device_arguments.factory),
+    NameRule("torch.Tensor", ("to",), CALLED, device_arguments.tensor_to),
+    NameRule("torch.Tensor", ("cuda",), CALLED, device_arguments.tensor_cuda),
+    NameRule("torch.Tensor", ("cpu",), CALLED, device_arguments.tensor_cpu),
+    NameRule("torch.Tensor", ("pin_memory",), CALLED, device_arguments.return_self),
     NameRule("torch.Tensor", ("is_cuda",), REPLACED, device_arguments.tensor_is_cuda),
-    *_rules("torch.Tensor torch", ("get_device",), REPLACED, device_arguments.get_device),
+    *_rules("torch.Tensor torch", ("get_device",), CALLED, device_arguments.get_device),
     NameRule("torch.Tensor", ("record_stream",), RETURNS),
-    NameRule("torch.Tensor", ("type",), REPLACED, class_proxies.tensor_type),
-    NameRule("torch.nn.Module", ("to",), REPLACED, device_arguments.module_to),
+    NameRule("torch.Tensor", ("type",), CALLED, class_proxies.tensor_type),
+    NameRule("torch.nn.Module", ("to",), CALLED, device_arguments.module_to),
     NameRule("torch.cuda", _TENSOR_TYPES, REPLACED, class_proxies.cuda_type),
-    NameRule("torch", ("set_default_tensor_type",), REPLACED, class_proxies.set_default_tensor_type),
+    NameRule("torch", ("set_default_tensor_type",), CALLED, class_proxies.set_default_tensor_type),
     NameRule("torch", ("device",), REPLACED, class_proxies.device),
-    NameRule("torch.accelerator", ("current_accelerator",), REPLACED, class_proxies.current_accelerator),
+    NameRule("torch.accelerator", ("current_accelerator",), CALLED, class_proxies.current_accelerator),
     NameRule("torch", ("Generator",), REPLACED, class_proxies.generator),
     NameRule("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
-    *_rules(_STORAGES, ("cuda",), REPLACED, device_arguments.storage_cuda),
-    *_rules(_STORAGES, ("pin_memory",), REPLACED, device_arguments.return_self),
+    *_rules(_STORAGES, ("cuda",), CALLED, device_arguments.storage_cuda),
+    *_rules(_STORAGES, ("pin_memory",), CALLED, device_arguments.return_self),
 )
 
 _FILES = (
@@ -180,7 +181,7 @@ _CUDA = (
     ),
     NameRule("torch.cuda.jiterator", _names("_create_jit_fn _create_multi_output_jit_fn"), UNSUPPORTED, _RAW),
     NameRule("torch.cuda.nccl", _COLLECTIVES, UNSUPPORTED, _NCCL),
-    NameRule("torch.cuda", ("_lazy_init",), REPLACED, unsupported.lazy_init),
+    NameRule("torch.cuda", ("_lazy_init",), CALLED, unsupported.lazy_init),
 )
 
 _UNSCALE_KERNELS = _names("_amp_foreach_non_finite_check_and_unscale_ _amp_non_finite_check_and_unscale_")
@@ -198,7 +199,7 @@ _MIXED_PRECISION = (
     NameRule("torch.amp.GradScaler", ("__init__",), ARGUMENTS, (("device", "type"),)),
     NameRule("torch", _UNSCALE_KERNELS, REPLACED, mixed_precision.check_and_unscale),
     NameRule("torch", ("_amp_update_scale_",), REPLACED, mixed_precision.update_scale),
-    NameRule("torch", ("_amp_update_scale",), REPLACED, mixed_precision.compute_new_scale),
+    NameRule("torch", ("_amp_update_scale",), CALLED, mixed_precision.compute_new_scale),
 )
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
@@ -209,16 +210,16 @@ _DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
 _DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
 _PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))
 _PARALLEL = (
-    NameRule("torch.nn.DataParallel", ("__init__",), REPLACED, several_gpus.data_parallel_init),
-    *_rules(_DATA_PARALLEL, ("data_parallel",), REPLACED, several_gpus.data_parallel),
-    *_rules(_PARALLEL_APPLY, ("parallel_apply",), REPLACED, several_gpus.parallel_apply),
-    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, REPLACED, several_gpus.comm),
-    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), REPLACED, several_gpus.scatter_apply),
-    NameRule("torch.nn.parallel._functions.Gather", ("apply",), REPLACED, several_gpus.gather_apply),
-    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), REPLACED, several_gpus.broadcast_apply),
+    NameRule("torch.nn.DataParallel", ("__init__",), CALLED, several_gpus.data_parallel_init),
+    *_rules(_DATA_PARALLEL, ("data_parallel",), CALLED, several_gpus.data_parallel),
+    *_rules(_PARALLEL_APPLY, ("parallel_apply",), CALLED, several_gpus.parallel_apply),
+    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, CALLED, several_gpus.comm),
+    NameRule("torch.nn.parallel._functions.Scatter", ("apply",), CALLED, several_gpus.scatter_apply),
+    NameRule("torch.nn.parallel._functions.Gather", ("apply",), CALLED, several_gpus.gather_apply),
+    NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), CALLED, several_gpus.broadcast_apply),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
-    NameRule("torch.nn.SyncBatchNorm", ("forward",), REPLACED, several_gpus.sync_batch_norm_forward),
+    NameRule("torch.nn.SyncBatchNorm", ("forward",), CALLED, several_gpus.sync_batch_norm_forward),
     *_rules(_DISTRIBUTED, ("is_nccl_available",), RETURNS, True),
     *_rules(_DISTRIBUTED, ("init_process_group", "new_group"), ARGUMENTS, _PROCESS_GROUP),
     *_rules(_DISTRIBUTED, ("barrier",), ARGUMENTS, (("device_ids", "none"),)),
@@ -234,7 +235,7 @@ _PROFILING = (
 
 _EXTENSIONS = (
     NameRule("torch.utils.cpp_extension", ("CUDAExtension",), UNSUPPORTED, "it compiles code that needs a GPU to run"),
-    NameRule("torch.utils.cpp_extension", ("load", "load_inline"), REPLACED, unsupported.without_cuda_sources),
+    NameRule("torch.utils.cpp_extension", ("load", "load_inline"), CALLED, unsupported.without_cuda_sources),
     NameRule("torch.distributed.fsdp.FullyShardedDataParallel", ("__init__",), ARGUMENTS, (("device_id", "none"),)),
 )
 

@@ -146,8 +146,8 @@ class Redirection:
                     self._originals.append((owner, name, original))
 
     def _replacement(self, row, name, original):
-        if row.rule == name_table.FACTORY:
-            return _with_translated_device(self.target, original)
+        if row.rule == name_table.CALLED:
+            return _calling(row.detail, self.target, original)
         if row.rule == name_table.ARGUMENTS:
             return device_arguments.with_translated_arguments(self.target, original, row.detail)
         if row.rule == name_table.QUERY:
@@ -159,16 +159,12 @@ class Redirection:
         return row.detail(self.target, original)
 
 
-def _with_translated_device(target, original):
+def _calling(function, target, original):
     @functools.wraps(original)
-    def make(*args, **kwargs):
-        if "device" in kwargs:
-            kwargs["device"] = target.translated(kwargs["device"])
-        if "pin_memory" in kwargs:
-            del kwargs["pin_memory"]
-        return original(*args, **kwargs)
+    def call(*args, **kwargs):
+        return function(target, original, *args, **kwargs)
 
-    return make
+    return call
 
 
 def _with_name_of(original, function):

@@ -6,8 +6,6 @@ buckets by these strings.
 A proxy is a class only for ``isinstance`` and ``issubclass``. Calling it returns an instance of the real class.
 """
 
-import functools
-
 import torch
 
 from . import device_arguments
@@ -61,15 +59,10 @@ def device(target, original):
     return proxy("device", "torch", make, original.__instancecheck__, original, __doc__=original.__doc__)
 
 
-def current_accelerator(target, original):
-    """Return ``torch.accelerator.current_accelerator`` without CUDA, for a torch built for CUDA without a GPU."""
-
-    @functools.wraps(original)
-    def accelerator(*args, **kwargs):
-        found = original(*args, **kwargs)
-        return None if found is None or found.type == "cuda" else found
-
-    return accelerator
+def current_accelerator(target, original, *args, **kwargs):
+    """``torch.accelerator.current_accelerator``; None instead of CUDA, for a torch built for CUDA without a GPU."""
+    found = original(*args, **kwargs)
+    return None if found is None or found.type == "cuda" else found
 
 
 def generator(target, original):
@@ -118,34 +111,23 @@ def _dtype_of(tensor_type):
     return getattr(tensor_type, "cuda_dtype", None)
 
 
-def tensor_type(target, original):
-    """Replace ``Tensor.type``."""
-    own = "torch." if target.type == "cpu" else f"torch.{target.type}."
-
-    @functools.wraps(original)
-    def type(self, dtype=None, *args, **kwargs):
-        if dtype is None:
-            name = original(self)
-            return _PREFIX + name[len(own) :] if target.is_on_target(self) and name.startswith(own) else name
-        cuda_dtype = _dtype_of(dtype)
-        if cuda_dtype is None:
-            return original(self, dtype, *args, **kwargs)
-        return self.to(device=target.device(), dtype=cuda_dtype)
-
-    return type
+def tensor_type(target, original, self, dtype=None, *args, **kwargs):
+    """``Tensor.type``."""
+    if dtype is None:
+        name, own = original(self), "torch." if target.type == "cpu" else f"torch.{target.type}."
+        return _PREFIX + name[len(own) :] if target.is_on_target(self) and name.startswith(own) else name
+    cuda_dtype = _dtype_of(dtype)
+    if cuda_dtype is None:
+        return original(self, dtype, *args, **kwargs)
+    return self.to(device=target.device(), dtype=cuda_dtype)
 
 
-def set_default_tensor_type(target, original):
-    """Replace ``torch.set_default_tensor_type``."""
-
-    @functools.wraps(original)
-    def set_default(tensor_type):
-        dtype = _dtype_of(tensor_type)
-        if dtype is None:
-            original(tensor_type)
-            return
-        torch.set_default_dtype(dtype)
-        if target.type != "cpu":
-            torch.set_default_device(target.device())
-
-    return set_default
+def set_default_tensor_type(target, original, tensor_type):
+    """``torch.set_default_tensor_type``."""
+    dtype = _dtype_of(tensor_type)
+    if dtype is None:
+        original(tensor_type)
+        return
+    torch.set_default_dtype(dtype)
+    if target.type != "cpu":
+        torch.set_default_device(target.device())

@@ -53,6 +53,14 @@ def with_translated_device(target, args, kwargs):
     return args, kwargs
 
 
+def factory(target, original, *args, **kwargs):
+    """Call a function that makes tensors with the keyword ``device`` translated, without ``pin_memory``."""
+    if "device" in kwargs:
+        kwargs["device"] = target.translated(kwargs["device"])
+    kwargs.pop("pin_memory", None)
+    return original(*args, **kwargs)
+
+
 def with_translated_arguments(target, original, rules):
     """Return a Python function with some arguments replaced.
 
@@ -75,62 +83,35 @@ def with_translated_arguments(target, original, rules):
     return call
 
 
-def tensor_to(target, original):
-    """Replace ``Tensor.to``."""
-
-    @functools.wraps(original)
-    def to(self, *args, **kwargs):
-        device = args[0] if args else kwargs.get("device")
-        to_host = isinstance(device, str) and device == target.type == "cpu"
-        args, kwargs = with_translated_device(target, args, kwargs)
-        moved = original(self, *args, **kwargs)
-        return moved.clone() if to_host and moved is self else moved
-
-    return to
+def tensor_to(target, original, self, *args, **kwargs):
+    """``Tensor.to``."""
+    device = args[0] if args else kwargs.get("device")
+    to_host = isinstance(device, str) and device == target.type == "cpu"
+    args, kwargs = with_translated_device(target, args, kwargs)
+    moved = original(self, *args, **kwargs)
+    return moved.clone() if to_host and moved is self else moved
 
 
-def module_to(target, original):
-    """Replace ``Module.to``."""
-
-    @functools.wraps(original)
-    def to(self, *args, **kwargs):
-        args, kwargs = with_translated_device(target, args, kwargs)
-        return original(self, *args, **kwargs)
-
-    return to
+def module_to(target, original, self, *args, **kwargs):
+    """``Module.to``."""
+    args, kwargs = with_translated_device(target, args, kwargs)
+    return original(self, *args, **kwargs)
 
 
-def tensor_cuda(target, original):
-    """Replace ``Tensor.cuda``."""
-
-    @functools.wraps(original)
-    def cuda(self, device=None, non_blocking=False, **kwargs):
-        return self.to(device=target.device(device), non_blocking=non_blocking, **kwargs)
-
-    return cuda
+def tensor_cuda(target, original, self, device=None, non_blocking=False, **kwargs):
+    """``Tensor.cuda``."""
+    return self.to(device=target.device(device), non_blocking=non_blocking, **kwargs)
 
 
-def tensor_cpu(target, original):
-    """Replace ``Tensor.cpu``."""
-    if target.type != "cpu":
-        return original
-
-    @functools.wraps(original)
-    def cpu(self, *args, **kwargs):
-        moved = original(self, *args, **kwargs)
-        return moved.clone() if moved is self else moved
-
-    return cpu
+def tensor_cpu(target, original, self, *args, **kwargs):
+    """``Tensor.cpu``."""
+    moved = original(self, *args, **kwargs)
+    return moved.clone() if target.type == "cpu" and moved is self else moved
 
 
-def return_self(target, original):
-    """Replace ``pin_memory`` by a method that returns its object."""
-
-    @functools.wraps(original)
-    def same(self, *args, **kwargs):
-        return self
-
-    return same
+def return_self(target, original, self, *args, **kwargs):
+    """``pin_memory``, which does nothing."""
+    return self
 
 
 def tensor_is_cuda(target, original):
@@ -138,21 +119,11 @@ def tensor_is_cuda(target, original):
     return property(target.is_on_target, doc="Whether the tensor is on the device that replaces CUDA.")
 
 
-def get_device(target, original):
-    """Replace ``Tensor.get_device`` or ``torch.get_device``."""
-
-    @functools.wraps(original)
-    def index(self):
-        return (self.device.index or 0) if target.is_on_target(self) else original(self)
-
-    return index
+def get_device(target, original, self):
+    """``Tensor.get_device`` or ``torch.get_device``."""
+    return (self.device.index or 0) if target.is_on_target(self) else original(self)
 
 
-def storage_cuda(target, original):
-    """Replace ``cuda`` of a storage class, which ``map_location=lambda storage, location: storage.cuda()`` calls."""
-
-    @functools.wraps(original)
-    def cuda(self, device=None, *args, **kwargs):
-        return self if target.type == "cpu" else self.to(device=target.device(device))
-
-    return cuda
+def storage_cuda(target, original, self, device=None, *args, **kwargs):
+    """``cuda`` of a storage class, which ``map_location=lambda storage, location: storage.cuda()`` calls."""
+    return self if target.type == "cpu" else self.to(device=target.device(device))

@@ -93,23 +93,19 @@ def update_scale(target, original):
     """Replace GradScaler's kernel that updates the scale if torch has none for the target."""
     if features.has_fused_scale_update(target.type):
         return original
-    new = compute_new_scale(target, original)
 
     @functools.wraps(original)
     def update(scale, growth_tracker, *args):
-        return scale.copy_(new(growth_tracker, scale, *args))
+        return scale.copy_(compute_new_scale(target, original, growth_tracker, scale, *args))
 
     return update
 
 
-def compute_new_scale(target, original):
-    """Replace the same as a function of the old scale, as in torch 1.6."""
-
-    @functools.wraps(original)
-    def update(growth_tracker, scale, found_inf, growth_factor, backoff_factor, growth_interval):
-        overflowed, good_steps = bool(found_inf.item()), int(growth_tracker.item()) + 1
-        grows = not overflowed and good_steps == growth_interval
-        growth_tracker.fill_(0 if overflowed or grows else good_steps)
-        return scale * (backoff_factor if overflowed else growth_factor if grows else 1.0)
-
-    return update
+def compute_new_scale(
+    target, original, growth_tracker, scale, found_inf, growth_factor, backoff_factor, growth_interval
+):
+    """Return the new scale, and count: the kernel of torch 1.6."""
+    overflowed, good_steps = bool(found_inf.item()), int(growth_tracker.item()) + 1
+    grows = not overflowed and good_steps == growth_interval
+    growth_tracker.fill_(0 if overflowed or grows else good_steps)
+    return scale * (backoff_factor if overflowed else growth_factor if grows else 1.0)

@@ -4,59 +4,40 @@ The number of devices that a script gives is kept: ``scatter`` to [0, 1] returns
     the replicas of a module are called one after the other. Processes communicate through torch.distributed, with gloo.
 """
 
-import functools
-
 import torch
 
 from ....support.torch_compat.thread_context import in_process_group
 
 
-def data_parallel_init(target, original):
-    """Replace ``DataParallel.__init__``, which queries CUDA devices. ``forward`` remains torch's."""
-
-    @functools.wraps(original)
-    def init(self, module, device_ids=None, output_device=None, dim=0):
-        torch.nn.Module.__init__(self)
-        devices = range(target.count()) if device_ids is None else device_ids
-        self.dim, self.device_ids = dim, [target.index(device) or 0 for device in devices]
-        self.output_device = self.device_ids[0] if output_device is None else target.index(output_device) or 0
-        self.src_device_obj = target.device()
-        self.module = module.to(self.src_device_obj)
-
-    return init
+def data_parallel_init(target, original, self, module, device_ids=None, output_device=None, dim=0):
+    """``DataParallel.__init__``, which queries CUDA devices. ``forward`` remains torch's."""
+    torch.nn.Module.__init__(self)
+    devices = range(target.count()) if device_ids is None else device_ids
+    self.dim, self.device_ids = dim, [target.index(device) or 0 for device in devices]
+    self.output_device = self.device_ids[0] if output_device is None else target.index(output_device) or 0
+    self.src_device_obj = target.device()
+    self.module = module.to(self.src_device_obj)
 
 
-def data_parallel(target, original):
-    """Replace ``torch.nn.parallel.data_parallel``."""
-
-    @functools.wraps(original)
-    def call(module, inputs, device_ids=None, output_device=None, dim=0, module_kwargs=None):
-        inputs = inputs if isinstance(inputs, tuple) else (inputs,) if inputs is not None else ()
-        return module(*inputs, **(module_kwargs or {}))
-
-    return call
+def data_parallel(target, original, module, inputs, device_ids=None, output_device=None, dim=0, module_kwargs=None):
+    """``torch.nn.parallel.data_parallel``."""
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,) if inputs is not None else ()
+    return module(*inputs, **(module_kwargs or {}))
 
 
-def parallel_apply(target, original):
-    """Replace ``torch.nn.parallel.parallel_apply``."""
-
-    @functools.wraps(original)
-    def apply(modules, inputs, kwargs_tup=None, devices=None):
-        kwargs_tup = [{}] * len(modules) if kwargs_tup is None else kwargs_tup
-        outputs = []
-        for module, given, kwargs in zip(modules, inputs, kwargs_tup):
-            outputs.append(module(*(given if isinstance(given, (list, tuple)) else (given,)), **kwargs))
-        return outputs
-
-    return apply
+def parallel_apply(target, original, modules, inputs, kwargs_tup=None, devices=None):
+    """``torch.nn.parallel.parallel_apply``."""
+    kwargs_tup = [{}] * len(modules) if kwargs_tup is None else kwargs_tup
+    inputs = [given if isinstance(given, (list, tuple)) else (given,) for given in inputs]
+    return [module(*given, **kwargs) for module, given, kwargs in zip(modules, inputs, kwargs_tup)]
 
 
 # -- copies between the GPUs of one process ----------------------------------------------------------------------------
 
 
-def comm(target, original):
-    """Replace a function of ``torch.nn.parallel.comm`` (``torch.cuda.comm``)."""
-    return functools.wraps(original)(functools.partial(_COMM[original.__name__], target))
+def comm(target, original, *args, **kwargs):
+    """A function of ``torch.nn.parallel.comm`` (``torch.cuda.comm``)."""
+    return _COMM[original.__name__](target, *args, **kwargs)
 
 
 def _moved(target, tensor):
@@ -108,37 +89,28 @@ _COMM = {
 # The same as autograd functions: the code above is differentiable, and torch's own classes need a GPU.
 
 
-def scatter_apply(target, original):
-    """Replace ``Scatter.apply``."""
-    return staticmethod(lambda devices, sizes, dim, input: _scatter(target, input, devices, sizes, dim))
+def scatter_apply(target, original, devices, sizes, dim, input):
+    """``Scatter.apply``."""
+    return _scatter(target, input, devices, sizes, dim)
 
 
-def gather_apply(target, original):
-    """Replace ``Gather.apply``."""
-    return staticmethod(lambda device, dim, *inputs: _gather(target, inputs, dim))
+def gather_apply(target, original, device, dim, *inputs):
+    """``Gather.apply``."""
+    return _gather(target, inputs, dim)
 
 
-def broadcast_apply(target, original):
-    """Replace ``Broadcast.apply``: one tuple of the copies for the first device, then those for the next."""
-
-    def apply(devices, *inputs):
-        return tuple(each for copies in _broadcast_coalesced(target, inputs, devices) for each in copies)
-
-    return staticmethod(apply)
+def broadcast_apply(target, original, devices, *inputs):
+    """``Broadcast.apply``: one tuple of the copies for the first device, then those for the next."""
+    return tuple(each for copies in _broadcast_coalesced(target, inputs, devices) for each in copies)
 
 
-def sync_batch_norm_forward(target, original):
-    """Replace ``forward`` of torch's SyncBatchNorm, which needs a GPU, by that of Apex's SyncBatchNorm."""
+def sync_batch_norm_forward(target, original, self, input):
+    """``forward`` of torch's SyncBatchNorm, which needs a GPU, by that of Apex's SyncBatchNorm."""
+    if not (self.training and in_process_group() and target.is_on_target(input)):
+        return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
+    from ....apex.parallel.sync_batchnorm import SyncBatchNorm
 
-    @functools.wraps(original)
-    def forward(self, input):
-        if not (self.training and in_process_group() and target.is_on_target(input)):
-            return torch.nn.modules.batchnorm._BatchNorm.forward(self, input)
-        from ....apex.parallel.sync_batchnorm import SyncBatchNorm
-
-        replacement = SyncBatchNorm.__new__(SyncBatchNorm)
-        vars(replacement).update(vars(self), channel_last=False, fuse_relu=False)  # the same params and statistics
-        replacement.process_group = vars(self).get("process_group")
-        return replacement(input)
-
-    return forward
+    replacement = SyncBatchNorm.__new__(SyncBatchNorm)
+    vars(replacement).update(vars(self), channel_last=False, fuse_relu=False)  # the same params and statistics
+    replacement.process_group = vars(self).get("process_group")
+    return replacement(input)

@@ -30,33 +30,22 @@ def raising_replacement(name, target, original, why):
 
 
 def lazy_init(target, original):
-    """Replace CUDA's initialization by an error that contains the name of the function that uses CUDA.
+    """Raise an error that contains the name of the function that initializes CUDA.
 
     torch calls ``torch.cuda._lazy_init`` before every use of CUDA, also from C++, so this covers names without a row.
     """
-
-    @functools.wraps(original)
-    def fail():
-        caller = sys._getframe(1)
-        in_torch = caller.f_globals.get("__name__", "").startswith("torch.cuda")
-        name = "torch.cuda." + caller.f_code.co_name if in_torch else "This use of CUDA"
-        raise unsupported_error(name, target, "it uses CUDA, and ampcompat has no replacement for it")
-
-    return fail
+    caller = sys._getframe(2)
+    in_torch = caller.f_globals.get("__name__", "").startswith("torch.cuda")
+    name = "torch.cuda." + caller.f_code.co_name if in_torch else "This use of CUDA"
+    raise unsupported_error(name, target, "it uses CUDA, and ampcompat has no replacement for it")
 
 
-def without_cuda_sources(target, original):
-    """Replace ``load`` or ``load_inline`` of torch.utils.cpp_extension by one that raises for CUDA sources."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def load(*args, **kwargs):
-        given = signature.bind(*args, **kwargs).arguments
-        sources = given.get("sources") or ()
-        files = [sources] if isinstance(sources, str) else [str(source) for source in sources]
-        if given.get("cuda_sources") or given.get("with_cuda") or any(file.endswith(_CUDA_SOURCES) for file in files):
-            name = "torch.utils.cpp_extension." + original.__name__
-            raise unsupported_error(name, target, "it compiles CUDA code, which needs a GPU to run")
-        return original(*args, **kwargs)
-
-    return load
+def without_cuda_sources(target, original, *args, **kwargs):
+    """Call ``load`` or ``load_inline`` of torch.utils.cpp_extension, or raise an error for CUDA sources."""
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    sources = given.get("sources") or ()
+    files = [sources] if isinstance(sources, str) else [str(source) for source in sources]
+    if given.get("cuda_sources") or given.get("with_cuda") or any(file.endswith(_CUDA_SOURCES) for file in files):
+        name = "torch.utils.cpp_extension." + original.__name__
+        raise unsupported_error(name, target, "it compiles CUDA code, which needs a GPU to run")
+    return original(*args, **kwargs)
