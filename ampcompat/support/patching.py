@@ -33,6 +33,16 @@ class PatchStack:
         self._defer_restore(_restore, owner, name)
         setattr(owner, name, value)
 
+    def wrap(self, owner, name, call):
+        """Set a function that calls ``call(original, *args, **kwargs)``, and has the original's name and signature."""
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def wrapper(*args, **kwargs):
+            return call(original, *args, **kwargs)
+
+        self.set(owner, name, wrapper)
+
     def set_in_dict(self, owner, name, value):
         """Like ``set``, without the owner's ``__setattr__`` and ``__delattr__``, which may refuse unknown names."""
         self._defer_restore(_restore_in_dict, owner, name)

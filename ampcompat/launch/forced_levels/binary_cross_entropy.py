@@ -5,8 +5,6 @@ computed in float32 from then on too: a float32 loss of half probabilities would
 range of half. All of this ends with the forced level.
 """
 
-import functools
-
 import torch
 
 from ...support.containers import map_arguments
@@ -35,39 +33,29 @@ class AcceptedProbabilities:
         """Patch torch until ``end``, which must come before the session is closed."""
         if not self._is_needed:
             return
-        owner, name = torch.nn.functional, "binary_cross_entropy"
-        self._patches.set(owner, name, self._in_float32(getattr(owner, name)))
+        self._patches.wrap(torch.nn.functional, "binary_cross_entropy", self._in_float32)
         if self._has_float32_sigmoid:
             self._widen_sigmoid()
-        self._patches.set(torch.jit, "script", self._scripting(torch.jit.script))
+        self._patches.wrap(torch.jit, "script", self._scripting)
 
     def end(self):
         """Restore torch."""
         self._patches.undo()
 
-    def _scripting(self, script):
-        @functools.wraps(script)
-        def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
-            self.end()  # the compiler looks up functions in ``torch``; the session restores those that it has replaced
-            try:
-                return script(obj, optimize, _frames_up + 1, *args, **kwargs)
-            finally:
-                self.begin()
+    def _scripting(self, script, obj, optimize=None, _frames_up=0, *args, **kwargs):
+        self.end()  # the compiler looks up functions in ``torch``; the session restores those that it has replaced
+        try:
+            return script(obj, optimize, _frames_up + 2, *args, **kwargs)
+        finally:
+            self.begin()
 
-        return watched
-
-    def _in_float32(self, call):
-        """Return a ``binary_cross_entropy`` that accepts half probabilities."""
-
-        @functools.wraps(call)
-        def in_float32(*args, **kwargs):
-            found = [each for each in args + tuple(kwargs.values()) if _is_half(each)]
-            if found and self._session.cast_backend.active():
-                self._tell(found[0].dtype)
-                args, kwargs = map_arguments(lambda each: each.float() if _is_half(each) else each, args, kwargs)
-            return call(*args, **kwargs)
-
-        return in_float32
+    def _in_float32(self, call, *args, **kwargs):
+        """Return the ``binary_cross_entropy`` of half probabilities."""
+        found = [each for each in args + tuple(kwargs.values()) if _is_half(each)]
+        if found and self._session.cast_backend.active():
+            self._tell(found[0].dtype)
+            args, kwargs = map_arguments(lambda each: each.float() if _is_half(each) else each, args, kwargs)
+        return call(*args, **kwargs)
 
     def _tell(self, dtype):
         """At the first call, print a notice, and compute probabilities in float32 from now on."""
@@ -85,16 +73,12 @@ class AcceptedProbabilities:
     def _widen_sigmoid(self):
         for owner, name in _SIGMOIDS:
             if hasattr(owner, name):
-                self._patches.set(owner, name, self._wide(getattr(owner, name)))
+                self._patches.wrap(owner, name, self._wide)
 
-    def _wide(self, call):
-        @functools.wraps(call)
-        def sigmoid(input, *args, **kwargs):
-            if _is_half(input) and "out" not in kwargs and self._session.cast_backend.active():
-                input = input.float()
-            return call(input, *args, **kwargs)
-
-        return sigmoid
+    def _wide(self, call, input, *args, **kwargs):
+        if _is_half(input) and "out" not in kwargs and self._session.cast_backend.active():
+            input = input.float()
+        return call(input, *args, **kwargs)
 
 
 def _is_half(value):

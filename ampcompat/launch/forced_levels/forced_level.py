@@ -75,12 +75,11 @@ class ForcedLevel:
         step_hooks.register(self._patches, self._before_step)
         watch_backward(self._patches, self.passes.called)
         for method in ("half", "bfloat16", "to", "type"):
-            self._patches.set(torch.nn.Module, method, self._cast(getattr(torch.nn.Module, method)))
+            self._patches.wrap(torch.nn.Module, method, self._cast)
         if torch.distributed.is_available():
             wrapper = torch.nn.parallel.DistributedDataParallel
-            self._patches.set(wrapper, "__init__", self._wrapped(wrapper.__init__))
-            register = "_register_builtin_comm_hook"
-            self._patches.set(wrapper, register, self._hooked(getattr(wrapper, register)))
+            self._patches.wrap(wrapper, "__init__", self._wrapped)
+            self._patches.wrap(wrapper, "_register_builtin_comm_hook", self._hooked)
         watch_scripting(self._patches, self._calls.undo, self._watch_waiting)  # the compiler reads ``forward``
         self.scalers.patch(self._patches)
         self.regions.patch(self._patches)
@@ -168,38 +167,25 @@ class ForcedLevel:
         self._steps.prepared()
         return True
 
-    def _cast(self, method):
-        @functools.wraps(method)
-        def watched(module, *args, **kwargs):
-            is_half = method.__name__ in ("half", "bfloat16") or trained_modules.names_half(
-                args + tuple(kwargs.values())
-            )
-            if is_half and trained_modules.params_in(module) & self._trained():
-                raise refusals.half_by_hand(method.__name__, self.level)
-            return method(module, *args, **kwargs)
-
-        return watched
+    def _cast(self, method, module, *args, **kwargs):
+        given = args + tuple(kwargs.values())
+        is_half = method.__name__ in ("half", "bfloat16") or trained_modules.names_half(given)
+        if is_half and trained_modules.params_in(module) & self._trained():
+            raise refusals.half_by_hand(method.__name__, self.level)
+        return method(module, *args, **kwargs)
 
     def _trained(self):
         """Return the ids of the params in the models that optimizers train."""
         known = set(trained_modules.trained_params(self._waiting))
         return known.union(id(param) for record in self.prepared() for param in record.leaf_params())
 
-    def _wrapped(self, make):
-        @functools.wraps(make)
-        def watched(wrapper, module, *args, **kwargs):
-            make(wrapper, module, *args, **kwargs)
-            self._wrapping[wrapper] = args, kwargs
+    def _wrapped(self, make, wrapper, module, *args, **kwargs):
+        make(wrapper, module, *args, **kwargs)
+        self._wrapping[wrapper] = args, kwargs
 
-        return watched
-
-    def _hooked(self, register):
-        @functools.wraps(register)
-        def watched(wrapper, *args, **kwargs):
-            register(wrapper, *args, **kwargs)
-            self._builtin_hooks[wrapper] = args, kwargs
-
-        return watched
+    def _hooked(self, register, wrapper, *args, **kwargs):
+        register(wrapper, *args, **kwargs)
+        self._builtin_hooks[wrapper] = args, kwargs
 
     def _wrap_again(self, wrapper):
         """Give a wrapper the reducer of a new one, for gradients in the current dtype of its params."""

@@ -6,7 +6,6 @@ A region that casts does nothing by itself: the level casts. A region with ``ena
 """
 
 import contextlib
-import functools
 import inspect
 import sys
 import threading
@@ -31,40 +30,28 @@ class AutocastRegions:
 
     def patch(self, patches):
         """Replace the methods until ``patches`` is undone."""
-        for name, make in (("__init__", self._made), ("__enter__", self._entered), ("__exit__", self._left)):
-            patches.set(torch.autocast, name, make(getattr(torch.autocast, name)))
+        self._signature = inspect.signature(torch.autocast.__init__)
+        patches.wrap(torch.autocast, "__init__", self._made)
+        patches.wrap(torch.autocast, "__enter__", self._entered)
+        patches.wrap(torch.autocast, "__exit__", self._left)
 
-    def _made(self, make):
-        signature = inspect.signature(make)
+    def _made(self, make, region, *args, **kwargs):
+        make(region, *args, **kwargs)
+        # torch disables regions of a device that is not available, which the level does not need.
+        region.is_asked_for = bool(self._signature.bind(region, *args, **kwargs).arguments.get("enabled", True))
 
-        @functools.wraps(make)
-        def watched(region, *args, **kwargs):
-            make(region, *args, **kwargs)
-            # torch disables regions of a device that is not available, which the level does not need.
-            region.is_asked_for = bool(signature.bind(region, *args, **kwargs).arguments.get("enabled", True))
+    def _entered(self, enter, region):
+        if not self._forced.rules():
+            self._stack().append(None)
+            return enter(region)
+        context = self._context(region.is_asked_for)
+        context.__enter__()
+        self._stack().append(context)
+        return region
 
-        return watched
-
-    def _entered(self, enter):
-        @functools.wraps(enter)
-        def watched(region):
-            if not self._forced.rules():
-                self._stack().append(None)
-                return enter(region)
-            context = self._context(region.is_asked_for)
-            context.__enter__()
-            self._stack().append(context)
-            return region
-
-        return watched
-
-    def _left(self, leave):
-        @functools.wraps(leave)
-        def watched(region, *error):
-            context = self._stack().pop()
-            return leave(region, *error) if context is None else context.__exit__(*error)
-
-        return watched
+    def _left(self, leave, region, *error):
+        context = self._stack().pop()
+        return leave(region, *error) if context is None else context.__exit__(*error)
 
     def is_float32(self):
         """Return whether this thread is in a region that computes in float32."""

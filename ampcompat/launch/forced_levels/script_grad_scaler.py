@@ -36,27 +36,19 @@ class ScriptScalers:
     def patch(self, patches):
         """Replace the methods until ``patches`` is undone."""
         scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-        patches.set(scaler, "__init__", self._made(scaler.__init__))
+        patches.wrap(scaler, "__init__", self._made)
         for name in ("scale", "unscale_", "step", "update", "get_scale", "state_dict", "load_state_dict"):
-            patches.set(scaler, name, self._delegated(getattr(scaler, name), getattr(self, "_" + name)))
+            patches.wrap(scaler, name, functools.partial(self._delegated, getattr(self, "_" + name)))
 
-    def _made(self, make):
-        @functools.wraps(make)
-        def watched(scaler, *args, **kwargs):
-            make(scaler, *args, **kwargs)
-            if scaler.is_enabled():
-                self._alive.add(scaler)
+    def _made(self, make, scaler, *args, **kwargs):
+        make(scaler, *args, **kwargs)
+        if scaler.is_enabled():
+            self._alive.add(scaler)
 
-        return watched
-
-    def _delegated(self, original, replacement):
-        @functools.wraps(original)
-        def method(scaler, *args, **kwargs):
-            if self._forced.scaler is None or not scaler.is_enabled():
-                return original(scaler, *args, **kwargs)
-            return replacement(original, scaler, *args, **kwargs)
-
-        return method
+    def _delegated(self, replacement, original, scaler, *args, **kwargs):
+        if self._forced.scaler is None or not scaler.is_enabled():
+            return original(scaler, *args, **kwargs)
+        return replacement(original, scaler, *args, **kwargs)
 
     # -- when models are prepared --------------------------------------------------------------------------------------
 
