@@ -12,16 +12,7 @@ import torch
 from ...errors import AmpError, AmpTypeError
 from ..multi_tensor import foreach_ops, functions, updates
 from .explicit_gradients import ExplicitGradientOptimizer
-from .fused import (
-    STEP,
-    FusedOptimizer,
-    check_amsgrad,
-    checked_options,
-    evaluate_closure,
-    on_device,
-    pop_grad_scaler,
-    step_scaling,
-)
+from .fused import FusedOptimizer, on_device
 
 #: Keywords of ``LegacyFusedAdam`` only.
 LEGACY_KEYWORDS = ("eps_inside_sqrt", "max_grad_norm", "use_mt", "amp_scale_adjustment")
@@ -90,10 +81,9 @@ class FusedAdam(FusedOptimizer):
         capturable=False,
         master_weights=False,
     ):
-        check_amsgrad(self, amsgrad)
-        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         modes = {"adam_w_mode": int(adam_w_mode), "capturable": capturable, "master_weights": master_weights}
-        super().__init__(params, group, set_grad_none, **modes)
+        super().__init__(params, group, set_grad_none, amsgrad, **modes)
 
     def add_param_group(self, param_group):
         """Add a group of params."""
@@ -114,17 +104,7 @@ class FusedAdam(FusedOptimizer):
                 "2019, which is apex.contrib.optimizers.FusedAdam. amp.initialize and amp.scale_loss do what these "
                 "were for."
             )
-        loss = evaluate_closure(closure)
-        self._step_with(step_scaling(self, pop_grad_scaler(kwargs)))
-        return loss
-
-    def _count_step(self, group):
-        if self.capturable and group["params"]:  # in place: a captured graph increments it
-            found_inf = self._scaling.found_inf_on(group["params"][0].device)
-            group[STEP] = on_device(group.get(STEP, 0.0), group)
-            group[STEP].add_(1.0 if found_inf is None else 1.0 - found_inf)
-        else:
-            super()._count_step(group)
+        return super().step(closure, **kwargs)
 
     def _update_batch(self, group, batch):
         updates.adam(*batch.lists, decoupled=bool(self.adam_w_mode), **self._adam_options(group, batch))
@@ -154,11 +134,9 @@ class LegacyFusedAdam(ExplicitGradientOptimizer, FusedAdam):
         use_mt=False,
         amp_scale_adjustment=1.0,
     ):
-        check_amsgrad(self, amsgrad)
-        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         group["max_grad_norm"] = max_grad_norm
-        modes = {"eps_mode": 0 if eps_inside_sqrt else 1, "capturable": False, "master_weights": False}
-        FusedOptimizer.__init__(self, params, group, True, **modes)
+        FusedOptimizer.__init__(self, params, group, True, amsgrad, eps_mode=0 if eps_inside_sqrt else 1)
 
     def _update(self):
         for index, group in enumerate(self.param_groups):
@@ -203,7 +181,7 @@ class FusedAdagrad(FusedOptimizer):
     multi_tensor_adagrad = staticmethod(functions.multi_tensor_adagrad)
 
     def __init__(self, params, lr=1e-2, eps=1e-10, weight_decay=0.0, set_grad_none=True, adagrad_w_mode=False):
-        group = checked_options(lr=lr, eps=eps, weight_decay=weight_decay)
+        group = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, group, set_grad_none, adagrad_w_mode=int(adagrad_w_mode))
 
     def _count_step(self, group):

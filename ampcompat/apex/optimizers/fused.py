@@ -91,17 +91,6 @@ def step_scaling(optimizer, grad_scaler=None):
     return StepScaling(found_inf, None if scale is None else 1.0 / scale, in_place=True)
 
 
-def pop_grad_scaler(kwargs):
-    """Return the ``grad_scaler`` among the keywords of a step; any other keyword is an error.
-
-    It is not in the signature, because torch's GradScaler would then warn and pass itself instead of its flag.
-    """
-    grad_scaler = kwargs.pop("grad_scaler", None)
-    if kwargs:
-        raise TypeError(f"step() got an unexpected keyword argument {sorted(kwargs)[0]!r}")
-    return grad_scaler
-
-
 #: The keys of a group's step count and of a param's float32 copy.
 STEP, MASTER = "step", "master_param"
 
@@ -133,12 +122,19 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     #: The names of state tensors that have the param's shape and are initialized with 0.
     state_names = ()
-    #: Whether the optimizer keeps float32 copies of half params.
-    master_weights = False
+    #: Whether the optimizer keeps float32 copies of half params; whether learning rates and step counts are tensors.
+    master_weights = capturable = False
     #: The ``StepScaling`` of the current step.
     _scaling = UNSCALED
 
-    def __init__(self, params, defaults, set_grad_none, **attributes):
+    def __init__(self, params, defaults, set_grad_none, amsgrad=False, **attributes):
+        if amsgrad:
+            name = type(self).__name__
+            raise AmpError(f"{name} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.")
+        for name in ("lr", "eps", "weight_decay", "momentum"):
+            value = defaults.get(name)
+            if value is not None and not isinstance(value, torch.Tensor) and value < 0.0:
+                raise ValueError(f"{name} must not be negative: {value}")
         self._attributes = dict(attributes, set_grad_none=set_grad_none)
         vars(self).update(self._attributes)
         super().__init__(params, defaults)
@@ -162,10 +158,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Clear the gradients: set them to None, or to 0 if ``set_to_none`` or ``set_grad_none`` is false."""
         clear_gradients(self.param_groups, set_to_none and self.set_grad_none)
 
-    def step(self, closure=None):
-        """Take a step; return the loss that ``closure`` computed before it, or None without a closure."""
+    def step(self, closure=None, **kwargs):
+        """Take a step; return the loss that ``closure`` computed before it, or None without a closure.
+
+        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it. It is not in the
+        signature, because torch's GradScaler would then warn and pass itself instead of its flag.
+        """
+        grad_scaler = kwargs.pop("grad_scaler", None)
+        if kwargs:
+            raise TypeError(f"step() got an unexpected keyword argument {sorted(kwargs)[0]!r}")
         loss = evaluate_closure(closure)
-        self._step_with(step_scaling(self))
+        self._step_with(step_scaling(self, grad_scaler))
         return loss
 
     def _step_with(self, scaling):
@@ -201,11 +204,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not group["params"]:
             return
         count, found_inf = group.get(STEP, 0), self._scaling.found_inf
-        if found_inf is not None or isinstance(count, torch.Tensor):
-            count = on_device(count, group)
-            group[STEP] = count + 1.0 if found_inf is None else count + (1.0 - found_inf.to(count.device))
-        else:
+        if found_inf is None and not isinstance(count, torch.Tensor) and not self.capturable:
             group[STEP] = int(count) + 1
+            return
+        group[STEP] = count = on_device(count, group)
+        count.add_(1.0 if found_inf is None else 1.0 - found_inf.to(count.device))  # a captured graph does it again
 
     @staticmethod
     def _adam_options(group, batch):
@@ -269,7 +272,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Return the state dict; step counts are numbers in it, which synchronizes with the device."""
         found = super().state_dict()
         for group in found["param_groups"]:
-            if isinstance(group.get(STEP), torch.Tensor) and not getattr(self, "capturable", False):
+            if isinstance(group.get(STEP), torch.Tensor) and not self.capturable:
                 group[STEP] = int(group[STEP].item())
         return found
 
@@ -319,22 +322,6 @@ def evaluate_closure(closure):
         return None
     with grad_enabled(True):
         return closure()
-
-
-def check_amsgrad(optimizer, amsgrad):
-    """Raise if the AMSGrad variant is requested, which Apex never had."""
-    if amsgrad:
-        name = type(optimizer).__name__
-        raise AmpError(f"{name} has no AMSGrad variant; torch.optim.Adam(..., amsgrad=True) has.")
-
-
-def checked_options(**options):
-    """Return the options of a group; raise ``ValueError`` for one that is negative. Tensors are not read."""
-    for name in ("lr", "eps", "weight_decay", "momentum"):
-        value = options.get(name, 0.0)
-        if not isinstance(value, torch.Tensor) and value < 0.0:
-            raise ValueError(f"{name} must not be negative: {value}")
-    return options
 
 
 def on_device(number, group):

@@ -4,7 +4,7 @@ The formulas are in ``multi_tensor.updates``. The gradients in ``param.grad`` ar
 """
 
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import FusedOptimizer, check_amsgrad, checked_options, evaluate_closure, pop_grad_scaler, step_scaling
+from .fused import FusedOptimizer
 
 
 class FusedLAMB(FusedOptimizer):
@@ -39,10 +39,9 @@ class FusedLAMB(FusedOptimizer):
         max_grad_norm=1.0,
         use_nvlamb=False,
     ):
-        check_amsgrad(self, amsgrad)
-        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         group.update(grad_averaging=grad_averaging, max_grad_norm=max_grad_norm)
-        super().__init__(params, group, set_grad_none, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
+        super().__init__(params, group, set_grad_none, amsgrad, adam_w_mode=int(adam_w_mode), use_nvlamb=use_nvlamb)
 
     def _update(self):
         names = self.state_names
@@ -99,15 +98,6 @@ class FusedMixedPrecisionLamb(FusedLAMB):
         self._attributes["reduced_precision_dtype"] = self.reduced_precision_dtype = reduced_precision_dtype
         for group in self.param_groups:
             group.setdefault("step", int(step))
-
-    def step(self, closure=None, **kwargs):
-        """Take a step; return the loss that ``closure`` computed before it, or None without a closure.
-
-        ``grad_scaler=``: a ``torch.cuda.amp.GradScaler``, if the gradients are still scaled by it.
-        """
-        loss = evaluate_closure(closure)
-        self._step_with(step_scaling(self, pop_grad_scaler(kwargs)))
-        return loss
 
     def _keeps_master(self, param):
         return param.dtype == self.reduced_precision_dtype

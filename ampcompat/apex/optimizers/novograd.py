@@ -4,7 +4,7 @@ import torch
 
 from ...errors import AmpValueError
 from ..multi_tensor import foreach_ops, functions, updates
-from .fused import FusedOptimizer, check_amsgrad, checked_options
+from .fused import FusedOptimizer
 
 MOMENT = "exp_avg_sq"
 #: The moment of a param without steps, or with only skipped ones; norms are never negative.
@@ -47,12 +47,11 @@ class FusedNovoGrad(FusedOptimizer):
         init_zero=False,
         set_grad_none=True,
     ):
-        check_amsgrad(self, amsgrad)
         if norm_type not in ORDERS:
             raise AmpValueError(f"norm_type must be 2, or 0 for the largest absolute value, not {norm_type!r}")
-        group = checked_options(lr=lr, bias_correction=bias_correction, betas=betas, eps=eps, weight_decay=weight_decay)
+        group = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         group.update(grad_averaging=grad_averaging, norm_type=norm_type, init_zero=init_zero)
-        super().__init__(params, group, set_grad_none, moment_mode=0 if reg_inside_moment else 1)
+        super().__init__(params, group, set_grad_none, amsgrad, moment_mode=0 if reg_inside_moment else 1)
 
     def load_state_dict(self, state_dict):
         """Load a state dict, including Apex's own."""

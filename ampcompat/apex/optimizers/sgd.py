@@ -6,7 +6,7 @@ the step itself, which gives the same result.
 
 from ...errors import AmpValueError
 from ..multi_tensor import functions, updates
-from .fused import FusedOptimizer, checked_options, clear_gradients
+from .fused import FusedOptimizer, clear_gradients
 
 BUFFER = "momentum_buffer"
 
@@ -40,8 +40,8 @@ class FusedSGD(FusedOptimizer):
     ):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("nesterov needs a momentum and no dampening")
-        group = checked_options(momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov)
-        group["lr"] = lr if lr is None else checked_options(lr=lr)["lr"]
+        group = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        group["nesterov"] = nesterov
         modes = {
             "wd_after_momentum": wd_after_momentum,
             "materialize_master_grads": materialize_master_grads,
