@@ -117,12 +117,12 @@ def preferred_spec(name, path):
         return None
     needed_extension, own_modules = _PARTS.get(name, (None, ()))
     if needed_extension is not None and extension(needed_extension) is not None:
-        nvidia_spec.loader = _NvidiaLoader(nvidia_spec.loader, own_modules)
+        _replace_exec_module(nvidia_spec.loader, functools.partial(_execute_nvidia, own_modules))
         return nvidia_spec
     own_spec = PathFinder.find_spec(name, path)
     if own_spec is None or not str(own_spec.origin).startswith(SITE + os.sep):
         return None
-    own_spec.loader = _OwnLoader(own_spec.loader, nvidia_spec)
+    _replace_exec_module(own_spec.loader, functools.partial(_execute_own, nvidia_spec))
     return own_spec
 
 
@@ -170,62 +170,41 @@ def _has_gpu():
     return "cuda" in features.available_devices()
 
 
-class _LoaderWrapper:
-    """Base class of loaders that wrap another loader."""
-
-    def __init__(self, loader):
-        self._loader = loader
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._loader, name)
+def _replace_exec_module(loader, execute):
+    """Make a loader call ``execute(its own exec_module, module)``; each spec has a loader of its own."""
+    loader.exec_module = functools.partial(execute, loader.exec_module)
 
 
-class _OwnLoader(_LoaderWrapper):
-    """The loader of a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use."""
+def _execute_own(nvidia_spec, execute, module):
+    """Execute a module of this package. Missing names are looked up in NVIDIA's, which is loaded at first use."""
+    nvidia_module = functools.lru_cache(maxsize=None)(lambda: _load_module(nvidia_spec))
 
-    def __init__(self, loader, nvidia_spec):
-        super().__init__(loader)
-        self._nvidia_spec, self._nvidia_module = nvidia_spec, None
-
-    def exec_module(self, module):
-        """Load this package's module."""
-        self._loader.exec_module(module)
-        vars(module).setdefault("__getattr__", self._look_up)
-
-    def _look_up(self, name):
+    def look_up(name):
         if name.startswith("__"):
             raise AttributeError(name)
-        if self._nvidia_module is None:
-            self._nvidia_module = _load_module(self._nvidia_spec)
-        return getattr(self._nvidia_module, name)
+        return getattr(nvidia_module(), name)
+
+    execute(module)
+    vars(module).setdefault("__getattr__", look_up)
 
 
-class _NvidiaLoader(_LoaderWrapper):
-    """The loader of a module of NVIDIA's. Adds missing names; loads this package's module if NVIDIA's does not load."""
+def _execute_nvidia(own_modules, execute, module):
+    """Execute a module of NVIDIA's, and add missing names; execute this package's if NVIDIA's does not load."""
+    try:
+        execute(module)
+    except ImportError:
+        _execute_own_instead(module)
+        return
+    for name in own_modules:
+        own = importlib.import_module("." + name, __package__)
+        for public in [each for each in vars(own) if not each.startswith("_")]:
+            vars(module).setdefault(public, getattr(own, public))
 
-    def __init__(self, loader, own_modules):
-        super().__init__(loader)
-        self._own_modules = own_modules
 
-    def exec_module(self, module):
-        """Load the module."""
-        try:
-            self._loader.exec_module(module)
-        except ImportError:
-            self._load_own(module)
-            return
-        for name in self._own_modules:
-            own = importlib.import_module("." + name, __package__)
-            for public in [each for each in vars(own) if not each.startswith("_")]:
-                vars(module).setdefault(public, getattr(own, public))
-
-    @staticmethod
-    def _load_own(module):
-        for name in [name for name in sys.modules if name.startswith(module.__name__ + ".")]:
-            del sys.modules[name]
-        spec = _spec_in(os.path.join(SITE, "apex"), module.__name__)
-        paths = {"__file__": spec.origin, "__loader__": spec.loader, "__path__": spec.submodule_search_locations}
-        vars(module).update(paths, __spec__=spec)
-        spec.loader.exec_module(module)
+def _execute_own_instead(module):
+    for name in [name for name in sys.modules if name.startswith(module.__name__ + ".")]:
+        del sys.modules[name]
+    spec = _spec_in(os.path.join(SITE, "apex"), module.__name__)
+    paths = {"__file__": spec.origin, "__loader__": spec.loader, "__path__": spec.submodule_search_locations}
+    vars(module).update(paths, __spec__=spec)
+    spec.loader.exec_module(module)

@@ -95,8 +95,12 @@ class LARC(torch.optim.Optimizer):
     def _rescale(self, group):
         """Rescale the gradients of a group; nothing is read from the device."""
         decay = group.get("weight_decay") or 0.0
-        for params in _by_dtype([param for param in group["params"] if param.grad is not None]):
-            weights, grads = [param.detach() for param in params], [_values(param.grad) for param in params]
+        params = [param for param in group["params"] if param.grad is not None]
+        for param in params:
+            if param.grad.is_sparse and not param.grad.is_coalesced():
+                param.grad = param.grad.coalesce()
+        lists = zip(*[(param.detach(), param.grad, _values(param.grad)) for param in params])
+        for _, (weights, all_grads, grads) in foreach_ops.split_by_dtype(list(lists) or [()]):
             weight_norms, grad_norms = foreach_ops.norms(weights), foreach_ops.norms(grads)
             rates = self.trust_coefficient * weight_norms / (grad_norms + decay * weight_norms + self.eps)
             if self.clip:
@@ -105,31 +109,15 @@ class LARC(torch.optim.Optimizer):
             rates = torch.where(adapts, rates, torch.ones_like(rates)).to(grads[0].dtype)
             if decay:
                 decays = (adapts.to(weight_norms.dtype) * decay).to(weights[0].dtype)
-                _add_decay_([param.grad for param in params], weights, list(decays.unbind()))
-            foreach_ops.mul_([_values(param.grad) for param in params], list(rates.unbind()))
-
-
-def _by_dtype(params):
-    """Return lists of params of the same device and dtype, and with gradients of the same device and dtype."""
-    groups = {}
-    for param in params:
-        if param.grad.is_sparse and not param.grad.is_coalesced():
-            param.grad = param.grad.coalesce()
-        key = (param.device, param.dtype, param.grad.dtype, param.grad.is_sparse)
-        groups.setdefault(key, []).append(param)
-    return groups.values()
+                products = foreach_ops.mul(weights, list(decays.unbind()))
+                foreach_ops.add_(grads, list(map(_at_indices, products, all_grads)))
+            foreach_ops.mul_(grads, list(rates.unbind()))
 
 
 def _values(grad):
     return grad._values() if grad.is_sparse else grad.detach()
 
 
-def _add_decay_(grads, weights, decays):
-    """Add ``decay * weight`` to gradients; sparse ones only at their indices."""
-    products = foreach_ops.mul(weights, decays)
-    if grads[0].is_sparse:
-        for grad, product in zip(grads, products):
-            rows = grad._indices()
-            grad._values().add_(product[tuple(rows.unbind())])
-    else:
-        foreach_ops.add_(grads, products)
+def _at_indices(tensor, grad):
+    """Return the elements of ``tensor`` that a gradient has: all of them, or those at its indices if it is sparse."""
+    return tensor[tuple(grad._indices().unbind())] if grad.is_sparse else tensor
