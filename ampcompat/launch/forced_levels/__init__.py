@@ -5,7 +5,6 @@ A forced level begins when the script has imported torch (``launch/site/sitecust
 
     forced_level              prepares models by ``amp.initialize`` when they are first called in training
     trained_modules           which modules hold an optimizer's params; wrapped models
-    closure_before_forward    a first step with a closure, in which the model is first called
     script_backward           backward passes act as within ``amp.scale_loss``: what they reach is found in the graph
     script_autocast           the script's own ``torch.autocast`` regions
     script_grad_scaler        the script's own ``GradScaler``

@@ -110,6 +110,10 @@ class ForcedLevel:
             reason = "for scripts that do not call amp.initialize this requires torch 2.1 or newer"
         print(f"ampcompat: opt level {self.level} was not applied: {reason}.", file=sys.stderr)
 
+    def refused(self, optimizer, reason, **words):
+        """Return the error of one of the reasons in ``refusals``."""
+        return refusals.refused(optimizer, self.made_at[optimizer], reason, self.level, **words)
+
     def rules(self):
         """Return whether the script has created an optimizer, so that the level decides what is computed in half."""
         return bool(self.made_at)
@@ -207,7 +211,7 @@ class ForcedLevel:
         if optimizer in self._waiting and any(
             param.grad is not None for group in optimizer.param_groups for param in group["params"]
         ):
-            raise refusals.no_module(optimizer, self.made_at[optimizer], self.level)
+            raise self.refused(optimizer, refusals.NO_MODULE)
 
     def _check_inner(self, optimizer):
         """Raise if an inner optimizer steps on the masters of an outer one, which would not round them."""
@@ -217,7 +221,7 @@ class ForcedLevel:
         params = trained_modules.trained_params([optimizer])
         for other in self.prepared():
             if any(id(pair.master) in params for pair in other.pairs()) and not other.is_running:
-                raise refusals.inner_step(optimizer, self.made_at[optimizer], other.optimizer, self.level)
+                raise self.refused(optimizer, refusals.INNER_STEP, outer=type(other.optimizer).__name__)
 
     # -- prepare -------------------------------------------------------------------------------------------------------
 
@@ -226,11 +230,11 @@ class ForcedLevel:
 
         for optimizer in optimizers:
             if trained_modules.trains_float64(optimizer):
-                raise refusals.float64(optimizer, self.made_at[optimizer], self.level)
+                raise self.refused(optimizer, refusals.FLOAT64)
             if any(map(trained_modules.is_first_fsdp, parts)):
-                raise refusals.first_fsdp(optimizer, self.made_at[optimizer], self.level)
+                raise self.refused(optimizer, refusals.FIRST_FSDP)
             if self.level != "O0" and trained_modules.has_gradients_per_sample(optimizer):
-                raise refusals.gradients_per_sample(optimizer, self.made_at[optimizer], self.level)
+                raise self.refused(optimizer, refusals.GRADIENTS_PER_SAMPLE)
             self._steps.release(optimizer)
         self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too
         self._is_preparing = True

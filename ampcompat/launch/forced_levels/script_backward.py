@@ -89,7 +89,7 @@ class BackwardPasses:
         waiting = self._forced.owner_that_waits(leaves)
         while waiting is not None:
             if not self._forced.prepare_tensors(waiting):
-                raise refusals.no_module(waiting, self._forced.made_at[waiting], self._forced.level)
+                raise self._forced.refused(waiting, refusals.NO_MODULE)
             waiting = self._forced.owner_that_waits(leaves)
         records = self._records(leaves, reached.has_hidden and inputs is None)
         if not records:
