@@ -13,6 +13,7 @@ from ...engine.optimizers.apex_checkpoints import FLAT, INNER, MASTERS
 from ...errors import AmpError
 from .. import fp16_utils, optimizers
 from ..fp16_utils.fp16util import dynamic_scaler_state
+from ..multi_tensor.functions import flatten, unflatten
 from ..optimizers import FusedLAMB
 from ..optimizers.adam import LegacyFusedAdam
 from ..optimizers.explicit_gradients import ExplicitGradientOptimizer
@@ -42,7 +43,7 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
         options = (static_loss_scale, dynamic_loss_scale, dynamic_loss_args, verbose)
         super().__init__(_as_legacy(init_optimizer), *options)
         self.cur_iter = 0  # calls of ``step``
-        self._vectors, self._half_vectors = [], []  # what ``fp32_groups_flat`` and ``fp16_groups_flat`` returned
+        self._vectors = {}  # what ``fp32_groups_flat`` and ``fp16_groups_flat`` returned
 
     @staticmethod
     def _new_scaler(scale, options):
@@ -57,17 +58,18 @@ class FP16_Optimizer(fp16_utils.FP16_Optimizer):
     @property
     def fp32_groups_flat(self):
         """The params of each group as one vector, which shares their memory."""
-        groups = self.fp32_groups
-        if not _are_parts(groups, self._vectors):
-            self._vectors = [_flatten(group) for group in groups]
-        return self._vectors
+        return self._flat("fp32_groups")
 
     @property
     def fp16_groups_flat(self):
         """The half params of each group as one vector, which shares their memory."""
-        if not _are_parts(self.fp16_groups, self._half_vectors):
-            self._half_vectors = [_flatten(group) for group in self.fp16_groups]
-        return self._half_vectors
+        return self._flat("fp16_groups")
+
+    def _flat(self, name):
+        groups = getattr(self, name)
+        if not _are_parts(groups, self._vectors.get(name, ())):
+            self._vectors[name] = [_flatten(group) for group in groups]
+        return self._vectors[name]
 
     # -- what subclasses with a ``step`` of their own call -------------------------------------------------------------
 
@@ -186,8 +188,8 @@ def _as_legacy(optimizer):
 
 def _flatten(params):
     """Make the params views of one new vector, and return it."""
-    vector = torch.cat([param.detach().reshape(-1) for param in params])
-    for param, part in zip(params, _split(vector, [param.shape for param in params])):
+    vector = flatten([param.detach() for param in params])
+    for param, part in zip(params, unflatten(vector, params)):
         param.data = part
     return vector
 
@@ -196,7 +198,7 @@ def _are_parts(groups, vectors):
     """Return whether ``vectors`` are the results of ``_flatten`` for the groups."""
     if len(groups) != len(vectors):
         return False
-    parts = (zip(group, _split(vector, [param.shape for param in group])) for group, vector in zip(groups, vectors))
+    parts = (zip(group, unflatten(vector, group)) for group, vector in zip(groups, vectors))
     return all(param.data_ptr() == part.data_ptr() for pairs in parts for param, part in pairs)
 
 

@@ -136,7 +136,7 @@ def model_grads_to_master_grads(model_params, master_params, flat_master=False):
                 master.grad = torch.empty_like(master)
             targets.append(master.grad)
             sources.append(model.grad.to_dense() if model.grad.is_sparse else model.grad)
-        _copy(targets, sources)
+        tensor_lists.copy_(targets, sources)
 
 
 def master_params_to_model_params(model_params, master_params, flat_master=False):
@@ -144,18 +144,7 @@ def master_params_to_model_params(model_params, master_params, flat_master=False
     with torch.no_grad():
         if flat_master:
             master_params = unflatten(master_params[0], model_params)
-        _copy(model_params, master_params)
-
-
-def _copy(targets, sources):
-    """Copy pairwise, with one operation per device."""
-    by_device = {}
-    for target, source in zip(targets, sources):
-        pairs = by_device.setdefault((target.device, source.device), ([], []))
-        pairs[0].append(target)
-        pairs[1].append(source)
-    for pairs in by_device.values():
-        tensor_lists.copy_(*pairs)
+        tensor_lists.copy_(model_params, master_params)
 
 
 def to_python_float(tensor):

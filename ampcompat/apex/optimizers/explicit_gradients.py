@@ -3,6 +3,7 @@
 from ...errors import AmpTypeError
 from ...support import tensor_lists
 from ...support.torch_compat.thread_blocks import grad_enabled
+from ..multi_tensor.functions import unflatten
 from .fused import FusedOptimizer, evaluate_closure, step_scaling
 
 
@@ -67,4 +68,4 @@ def _parts(tensors, params):
     is_vector = len(tensors) == 1 != len(params) and tensors[0] is not None and tensors[0].dim() == 1
     if not is_vector or tensors[0].numel() != sum(sizes):
         return tensors
-    return [part.view_as(param) for part, param in zip(tensors[0].split(sizes), params)]
+    return unflatten(tensors[0], params)

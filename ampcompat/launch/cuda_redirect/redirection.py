@@ -151,9 +151,10 @@ class Redirection:
         if row.rule == name_table.ARGUMENTS:
             return device_arguments.with_translated_arguments(self.target, original, row.detail)
         if row.rule == name_table.QUERY:
-            return _with_name_of(original, getattr(self._queries, name))
+            query = getattr(self._queries, name)
+            return _calling(lambda target, original, *args, **kwargs: query(*args, **kwargs), self.target, original)
         if row.rule in (name_table.RETURNS, name_table.ADDED):
-            return _with_name_of(original, lambda *args, **kwargs: copy.copy(row.detail))
+            return _calling(lambda *args, **kwargs: copy.copy(row.detail), self.target, original)
         if row.rule == name_table.UNSUPPORTED:
             return unsupported.raising_replacement(row.owner + "." + name, self.target, original, row.detail)
         return row.detail(self.target, original)
@@ -163,14 +164,6 @@ def _calling(function, target, original):
     @functools.wraps(original)
     def call(*args, **kwargs):
         return function(target, original, *args, **kwargs)
-
-    return call
-
-
-def _with_name_of(original, function):
-    @functools.wraps(original)
-    def call(*args, **kwargs):
-        return function(*args, **kwargs)
 
     return call
 

@@ -35,6 +35,16 @@ class DeviceProperties(NamedTuple):
     uuid: str = ""
 
 
+def _counter(*names):
+    """Return a method that returns a counter of the target, by the first name that it has; 0 if it has none."""
+
+    def counter(self, device=None):
+        module = self._target.module
+        return next((getattr(module, name)() for name in names if hasattr(module, name)), 0)
+
+    return counter
+
+
 class DeviceQueries:
     """For one target, methods that replace the functions of ``torch.cuda`` of the same names."""
 
@@ -76,29 +86,11 @@ class DeviceQueries:
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
-    def memory_allocated(self, device=None):
-        """Return the bytes of tensors on the device; 0 if it has no such counter."""
-        return self._counter("memory_allocated", "current_allocated_memory")
-
-    def max_memory_allocated(self, device=None):
-        """Return the peak of ``memory_allocated``."""
-        return self._counter("max_memory_allocated", "current_allocated_memory")
-
-    def memory_reserved(self, device=None):
-        """Return the bytes reserved by the allocator."""
-        return self._counter("memory_reserved", "driver_allocated_memory")
-
-    def max_memory_reserved(self, device=None):
-        """Return the peak of ``memory_reserved``."""
-        return self._counter("max_memory_reserved", "driver_allocated_memory")
-
-    memory_cached, max_memory_cached = memory_reserved, max_memory_reserved
-
-    def _counter(self, *names):
-        for name in names:
-            if hasattr(self._target.module, name):
-                return getattr(self._target.module, name)()
-        return 0
+    # Bytes of tensors on the device, bytes reserved by the allocator, and the peaks of both.
+    memory_allocated = _counter("memory_allocated", "current_allocated_memory")
+    max_memory_allocated = _counter("max_memory_allocated", "current_allocated_memory")
+    memory_reserved = memory_cached = _counter("memory_reserved", "driver_allocated_memory")
+    max_memory_reserved = max_memory_cached = _counter("max_memory_reserved", "driver_allocated_memory")
 
     def mem_get_info(self, device=None):
         """Return (free, total) bytes of the memory of this machine."""
@@ -130,8 +122,7 @@ class DeviceQueries:
 
     def get_rng_state(self, device="cuda"):
         """Return the state of the device's generator."""
-        module = self._target.module
-        return torch.default_generator.get_state() if module is None else module.get_rng_state()
+        return (self._target.module or torch.random).get_rng_state()
 
     def get_rng_state_all(self):
         """Return a list with that state."""
@@ -145,8 +136,7 @@ class DeviceQueries:
                 f"{self._target.type} has {self.get_rng_state().numel()}: a state saved on another device does not "
                 "fit. Leave it out when you resume here."
             )
-        module = self._target.module
-        torch.default_generator.set_state(new_state) if module is None else module.set_rng_state(new_state)
+        (self._target.module or torch.random).set_rng_state(new_state)
 
     def set_rng_state_all(self, new_states):
         """Set the state to the first of a list."""
