@@ -27,13 +27,6 @@ MAX_RETRIES = 50
 _INNER, _MASTERS, _SCALER = "optimizer_state_dict", "fp32_from_fp16", "loss_scaler"
 
 
-def _of_optimizer(name, doc):
-    """Return a property that is an attribute of the wrapped optimizer."""
-    return property(
-        lambda self: getattr(self.optimizer, name), lambda self, value: setattr(self.optimizer, name, value), doc=doc
-    )
-
-
 class FP16_Optimizer:
     """Wraps an optimizer of a model that has half params.
 
@@ -215,8 +208,23 @@ class FP16_Optimizer:
     def loss_scale(self, value):
         self.loss_scaler.set_loss_scale(value)
 
-    state = _of_optimizer("state", "The wrapped optimizer's state.")
-    param_groups = _of_optimizer("param_groups", "The wrapped optimizer's param groups, which contain the masters.")
+    @property
+    def state(self):
+        """The wrapped optimizer's state."""
+        return self.optimizer.state
+
+    @state.setter
+    def state(self, value):
+        self.optimizer.state = value
+
+    @property
+    def param_groups(self):
+        """The wrapped optimizer's param groups, which contain the masters."""
+        return self.optimizer.param_groups
+
+    @param_groups.setter
+    def param_groups(self, value):
+        self.optimizer.param_groups = value
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
