@@ -3,7 +3,6 @@
 Functions and methods here take a ``PatchStack``, whose ``undo`` ends what they do.
 """
 
-import functools
 import inspect
 import weakref
 from collections import deque
@@ -18,48 +17,31 @@ from ..support.torch_compat import step_hooks
 def watch_optimizers(patches, made):
     """Call ``made(optimizer)`` after each optimizer of torch.optim, or of a subclass, is made."""
 
-    def watching(make):
-        @functools.wraps(make)
-        def watched(optimizer, *args, **kwargs):
-            make(optimizer, *args, **kwargs)
-            made(optimizer)
+    def watched(make, optimizer, *args, **kwargs):
+        make(optimizer, *args, **kwargs)
+        made(optimizer)
 
-        return watched
-
-    # Not ``set``: sessions that outlive the run replace the attribute meanwhile.
-    patches.redirect(inspect.unwrap(torch.optim.Optimizer.__init__), watching)
+    # Not ``wrap``: sessions that outlive the run replace the attribute meanwhile.
+    patches.redirect(inspect.unwrap(torch.optim.Optimizer.__init__), watched)
 
 
-def watch_backward(patches, called):
-    """Call ``called(backward, tensors, args, kwargs)`` in place of ``torch.autograd.backward``.
-
-    ``Tensor.backward`` calls that, too. ``backward`` is the original, and the rest are its arguments.
-    """
-
-    def watching(backward):
-        @functools.wraps(backward)
-        def watched(tensors, *args, **kwargs):
-            return called(backward, tensors, args, kwargs)
-
-        return watched
-
-    patches.redirect(torch.autograd.backward, watching)  # not ``set``, for the same reason
+def grad_scaler_class():
+    """Return torch's ``GradScaler``, of all devices or, in old torch, of CUDA."""
+    return getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
 
 
 def watch_scripting(patches, before, after=None):
     """Call ``before()``, and ``after()``, around ``torch.jit.script``, whose compiler reads hooks and ``forward``."""
-    script = torch.jit.script
 
-    @functools.wraps(script)
-    def watched(obj, optimize=None, _frames_up=0, *args, **kwargs):
+    def watched(script, obj, optimize=None, _frames_up=0, *args, **kwargs):
         before()
         try:
-            return script(obj, optimize, _frames_up + 1, *args, **kwargs)
+            return script(obj, optimize, _frames_up + 2, *args, **kwargs)
         finally:
             if after is not None:
                 after()
 
-    patches.set(torch.jit, "script", watched)
+    patches.wrap(torch.jit, "script", watched)
 
 
 def is_amp_in_use():
@@ -118,12 +100,12 @@ class PlainSteps:
         """Begin; does nothing before torch 2.0, which has no hooks on the steps of all optimizers."""
         if not step_hooks.exist():
             return
-        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
-        watch_backward(patches, self._backward)
+        scaler = grad_scaler_class()
+        patches.redirect(torch.autograd.backward, self._backward)
         patches.redirect(inspect.unwrap(torch.autocast.__enter__), self._entered)
         watch_optimizers(patches, self._made)
-        patches.set(scaler, "scale", self._scale(scaler.scale))
-        patches.set(scaler, "step", self._scaler_step(scaler.step))
+        patches.wrap(scaler, "scale", self._scale)
+        patches.wrap(scaler, "step", self._scaler_step)
         step_hooks.register(patches, self._before_step, self._after_step)
 
     def _made(self, optimizer):
@@ -133,7 +115,7 @@ class PlainSteps:
     def _of(self, optimizer):
         return self.optimizers.setdefault(optimizer, PlainOptimizer())
 
-    def _backward(self, backward, tensors, args, kwargs):
+    def _backward(self, backward, tensors, *args, **kwargs):
         if self._is_in_backward or is_amp_in_use():  # a checkpoint's backward runs within the other
             return backward(tensors, *args, **kwargs)
         self._listener.backward_begins(*self._unscaled(tensors if isinstance(tensors, torch.Tensor) else tensors[0]))
@@ -149,38 +131,26 @@ class PlainSteps:
                 return unscaled, scaler.get_scale()
         return loss, 1.0
 
-    def _entered(self, enter):
-        @functools.wraps(enter)
-        def watched(region):
-            result = enter(region)
-            if not is_amp_in_use():
-                self._listener.region_entered(region)
-            return result
+    def _entered(self, enter, region):
+        result = enter(region)
+        if not is_amp_in_use():
+            self._listener.region_entered(region)
+        return result
 
-        return watched
+    def _scale(self, scale, scaler, outputs):
+        scaled = scale(scaler, outputs)
+        if isinstance(outputs, torch.Tensor):
+            self._scaled.append((weakref.ref(scaled), outputs.detach(), scaler))
+        return scaled
 
-    def _scale(self, scale):
-        @functools.wraps(scale)
-        def watched(scaler, outputs):
-            scaled = scale(scaler, outputs)
-            if isinstance(outputs, torch.Tensor):
-                self._scaled.append((weakref.ref(scaled), outputs.detach(), scaler))
-            return scaled
-
-        return watched
-
-    def _scaler_step(self, step):
-        @functools.wraps(step)
-        def watched(scaler, optimizer, *args, **kwargs):
-            plain = self._of(optimizer)
-            before = plain.steps
-            result = step(scaler, optimizer, *args, **kwargs)
-            if plain.steps == before and not is_amp_in_use():
-                self._listener.step_begins(plain)
-                self._ended(plain, found_inf=True)
-            return result
-
-        return watched
+    def _scaler_step(self, step, scaler, optimizer, *args, **kwargs):
+        plain = self._of(optimizer)
+        before = plain.steps
+        result = step(scaler, optimizer, *args, **kwargs)
+        if plain.steps == before and not is_amp_in_use():
+            self._listener.step_begins(plain)
+            self._ended(plain, found_inf=True)
+        return result
 
     def _before_step(self, optimizer, args, kwargs):
         if not is_amp_in_use():

@@ -56,14 +56,14 @@ class PatchStack:
             entry = _Entry(self._entries, weakref.ref, owner)
             entry.record(restore, entry.owner, name, before)
 
-    def redirect(self, function, make):
-        """Make every caller of a Python function call ``make(original)`` instead, under whatever name they imported it.
+    def redirect(self, function, call):
+        """Like ``wrap``, for every caller of a Python function, under whatever name they imported it.
 
         The function object stays the same and keeps its signature; its code is replaced.
 
         Args:
             function: a Python function that is not a closure.
-            make: called once with a copy of the current function; returns the function to call instead.
+            call: gets a copy of the current function.
         """
         original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
         original.__kwdefaults__ = function.__kwdefaults__
@@ -72,7 +72,8 @@ class PatchStack:
         state = (original.__code__, original.__defaults__, original.__kwdefaults__)
         self.defer(_exchange_code, function, *state)
         self.set(function, "__wrapped__", original)
-        _exchange_code(function, _elsewhere.__code__, None, {"_ampcompat_call": make(original)})
+        in_its_place = functools.partial(call, original)
+        _exchange_code(function, _elsewhere.__code__, None, {"_ampcompat_call": in_its_place})
 
     def defer(self, undo, *args):
         """Call ``undo(*args)`` when the stack is undone. For changes that are not attributes."""

@@ -4,7 +4,6 @@
 param stays the same object with a different tensor, so references to it can be dropped and created again.
 """
 
-import functools
 import weakref
 
 import torch
@@ -37,15 +36,11 @@ def _end_use(use):
         _patches.undo()
 
 
-def _released(swap_tensors):
-    @functools.wraps(swap_tensors)
-    def released(first, second):
-        restores = [holder.release(tensor) for tensor in (first, second) for holder in list(holders)]
-        try:
-            return swap_tensors(first, second)
-        finally:
-            for restore in restores:
-                if restore is not None:
-                    restore()
-
-    return released
+def _released(swap_tensors, first, second):
+    restores = [holder.release(tensor) for tensor in (first, second) for holder in list(holders)]
+    try:
+        return swap_tensors(first, second)
+    finally:
+        for restore in restores:
+            if restore is not None:
+                restore()

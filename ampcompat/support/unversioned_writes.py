@@ -272,7 +272,7 @@ class _Switched:
         self._leave(get_ident())
 
 
-_made = weakref.WeakSet()  # functions that ``_counting`` has returned
+_made = weakref.WeakSet()  # functions that call ``_counting``
 
 
 def count(tensors, patches):
@@ -285,18 +285,14 @@ def count(tensors, patches):
     if not all([features.foreach_moves_versions(each) for each in {tensor.device.type for tensor in tensors}]):
         names = [name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_")]
         for name in [name for name in names if getattr(torch, name) not in _made]:
-            patches.set(torch, name, _counting(getattr(torch, name)))
+            patches.wrap(torch, name, _counting)
+            _made.add(getattr(torch, name))
 
 
-def _counting(function):
-    @functools.wraps(function)
-    def counting(self, *args, **kwargs):
-        before = [tensor._version for tensor in self]
-        result = function(self, *args, **kwargs)
-        for tensor, version in zip(self, before):
-            if tensor._version == version:
-                torch.autograd.graph.increment_version(tensor)  # takes several only since torch 2.5
-        return result
-
-    _made.add(counting)
-    return counting
+def _counting(function, tensors, *args, **kwargs):
+    before = [tensor._version for tensor in tensors]
+    result = function(tensors, *args, **kwargs)
+    for tensor, version in zip(tensors, before):
+        if tensor._version == version:
+            torch.autograd.graph.increment_version(tensor)  # takes several only since torch 2.5
+    return result

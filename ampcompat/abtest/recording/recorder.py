@@ -246,13 +246,10 @@ class DataFingerprints:
                 # The inner function: sessions replace the attribute, earlier or meanwhile.
                 patches.redirect(inspect.unwrap(owner.__next__), self._watched)
 
-    def _watched(self, following):
-        def watched(iterator):
-            batch = following(iterator)
-            self._add(self._loaded, batch)
-            return batch
-
-        return watched
+    def _watched(self, following, iterator):
+        batch = following(iterator)
+        self._add(self._loaded, batch)
+        return batch
 
     def called(self, arguments):
         """Take the arguments of a model, nested in containers, into account."""

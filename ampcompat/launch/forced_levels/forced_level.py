@@ -18,7 +18,7 @@ from ...engine.optimizers.optimizer_record import record_of
 from ...engine.optimizers.step_or_skip import amp_step
 from ...engine.session import process_state
 from ...errors import AmpError
-from ...observers.steps import watch_backward, watch_optimizers, watch_scripting
+from ...observers.steps import watch_optimizers, watch_scripting
 from ...support import random_state
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
@@ -73,7 +73,7 @@ class ForcedLevel:
 
     def _patch(self):
         step_hooks.register(self._patches, self._before_step)
-        watch_backward(self._patches, self.passes.called)
+        self._patches.redirect(torch.autograd.backward, self.passes.called)
         for method in ("half", "bfloat16", "to", "type"):
             self._patches.wrap(torch.nn.Module, method, self._cast)
         if torch.distributed.is_available():

@@ -72,8 +72,8 @@ class BackwardPasses:
     def __init__(self, forced):
         self._forced = forced
 
-    def called(self, backward, tensors, args, kwargs):
-        """Do a backward pass of the script; see ``observers.steps.watch_backward``."""
+    def called(self, backward, tensors, *args, **kwargs):
+        """Do a backward pass of the script; ``backward`` is the original, and the rest are its arguments."""
         self._forced.has_passes = True
         if thread_context.is_in_backward() or not self._forced.rules():
             return backward(tensors, *args, **kwargs)

@@ -13,6 +13,7 @@ import torch
 from ...engine.loss_scaling.overflow_check import OverflowCheck
 from ...engine.optimizers.optimizer_record import record_of
 from ...engine.optimizers.step_or_skip import amp_step
+from ...observers.steps import grad_scaler_class
 from ...support.tensor_lists import has_non_finite, is_shard
 from .script_backward import mark_scaled, times
 
@@ -35,7 +36,7 @@ class ScriptScalers:
 
     def patch(self, patches):
         """Replace the methods until ``patches`` is undone."""
-        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        scaler = grad_scaler_class()
         patches.wrap(scaler, "__init__", self._made)
         for name in ("scale", "unscale_", "step", "update", "get_scale", "state_dict", "load_state_dict"):
             patches.wrap(scaler, name, functools.partial(self._delegated, getattr(self, "_" + name)))

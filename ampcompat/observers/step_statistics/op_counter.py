@@ -70,8 +70,7 @@ class OpCounter(FunctionCalls):
         self._owner = os.getpid(), threading.get_ident()
         wrappers.around.append(self._around)
         self._patches.defer(wrappers.around.remove, self._around)
-        emulated = emulated_half_arithmetic.EmulatedCall
-        self._patches.set(emulated, "computed", self._noting_emulation(emulated.computed))
+        self._patches.wrap(emulated_half_arithmetic.EmulatedCall, "computed", self._note_emulation)
         super().start()
         self._patches.defer(super().stop)
 
@@ -112,16 +111,12 @@ class OpCounter(FunctionCalls):
         if dtypes:
             self._add(CallKind(None, row, are_casts_on, dtypes, low, self._place()))
 
-    def _noting_emulation(self, computed):
-        @functools.wraps(computed)
-        def noted(call, *args, **kwargs):
-            before, self._emulated_in = self._emulated_in, call.low
-            try:
-                return computed(call, *args, **kwargs)
-            finally:
-                self._emulated_in = before
-
-        return noted
+    def _note_emulation(self, computed, call, *args, **kwargs):
+        before, self._emulated_in = self._emulated_in, call.low
+        try:
+            return computed(call, *args, **kwargs)
+        finally:
+            self._emulated_in = before
 
     # -- all functions -------------------------------------------------------------------------------------------------
 

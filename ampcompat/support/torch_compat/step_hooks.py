@@ -95,14 +95,10 @@ def hide(optimizer, patches):
     return found
 
 
-def _compile_and_restore(patches, compile):
-    @functools.wraps(compile)
-    def compiled(*args, **kwargs):
-        result = compile(*args, **kwargs)
-        _restore(patches)
-        return result
-
-    return compiled
+def _compile_and_restore(patches, compile, *args, **kwargs):
+    result = compile(*args, **kwargs)
+    _restore(patches)
+    return result
 
 
 def _restore(patches):

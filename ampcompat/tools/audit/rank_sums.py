@@ -10,6 +10,7 @@ import inspect
 import torch
 
 from ...support.containers import floating_tensors
+from ...support.torch_compat.thread_context import world_size
 from ...support.torch_compat.torch_names import dtype_name
 from .weight_updates import HALF
 
@@ -19,12 +20,6 @@ _FUNCTIONS = {
     "reduce": ("reduce",),
     "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
 }
-
-
-def have_ranks():
-    """Return whether this process is one of several ranks."""
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 class RankSums:
@@ -42,23 +37,19 @@ class RankSums:
         """Replace torch's functions until ``patches`` is undone."""
         for name, functions in _FUNCTIONS.items():
             for function in filter(None, (getattr(torch.distributed, each, None) for each in functions)):
-                patches.redirect(inspect.unwrap(function), functools.partial(self._noting, name))
+                patches.redirect(inspect.unwrap(function), functools.partial(self._called, name))
 
-    def _noting(self, name, function):
-        @functools.wraps(function)
-        def noted(*args, **kwargs):
-            if have_ranks():
-                for tensor in floating_tensors(kwargs, floating_tensors(args, [])):
-                    if tensor.numel() > 1:
-                        self._note(tensor.dtype, name)
-            return function(*args, **kwargs)
-
-        return noted
+    def _called(self, name, function, *args, **kwargs):
+        if world_size() > 1:
+            for tensor in floating_tensors([args, kwargs], []):
+                if tensor.numel() > 1:
+                    self._note(tensor.dtype, name)
+        return function(*args, **kwargs)
 
     def look(self, modules):
         """Note what those of the modules that are a DistributedDataParallel add up in C++."""
         parallel = torch.nn.parallel.DistributedDataParallel
-        for module in [each for each in modules if isinstance(each, parallel)] if have_ranks() else ():
+        for module in [each for each in modules if isinstance(each, parallel)] if world_size() > 1 else ():
             hook = module._get_ddp_logging_data().get("comm_hook")
             dtypes = {param.dtype for param in module.parameters() if param.requires_grad} if hook is None else ()
             for dtype in [torch.float16] if hook is not None and "FP16_COMPRESS" in hook else dtypes:

@@ -1,16 +1,15 @@
 """What a script asks of torch for its precision: autocast regions, ``GradScaler``, backward passes, clipping."""
 
-import functools
 import inspect
 import threading
 
 import torch
 
+from ...observers.steps import grad_scaler_class
 from ...observers.values import dense_values
 from ...support.script_frames import script_line
-from ...support.tensor_lists import have_gradients
 from ...support.torch_compat.features import version_of
-from .rank_sums import have_ranks
+from ...support.torch_compat.thread_context import world_size
 
 #: The functions of ``torch.nn.utils`` that clip gradients.
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -41,13 +40,13 @@ class ScriptCalls:
 
     def watch(self, patches):
         """Replace torch's functions until ``patches`` is undone."""
-        scaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+        scaler = grad_scaler_class()
         patches.redirect(inspect.unwrap(torch.autocast.__enter__), self._entered)
         patches.redirect(inspect.unwrap(torch.autocast.__exit__), self._left)
         patches.redirect(torch.autograd.backward, self._backward)
-        patches.set(scaler, "scale", self._scale(scaler.scale))
+        patches.wrap(scaler, "scale", self._scale)
         for name in ("unscale_", "step"):
-            patches.set(scaler, name, self._unscaling(getattr(scaler, name)))
+            patches.wrap(scaler, name, self._unscaling)
         for name in _CLIPS:
             patches.redirect(inspect.unwrap(getattr(torch.nn.utils, name)), self._clip)
 
@@ -69,72 +68,48 @@ class ScriptCalls:
 
     # -- what is called instead of torch's functions -------------------------------------------------------------------
 
-    def _entered(self, enter):
-        @functools.wraps(enter)
-        def watched(region):
-            result = enter(region)
-            dtype = region.fast_dtype if region._enabled else None
-            if not hasattr(self._open, "regions"):
-                self._open.regions = []
-            self._open.regions.append(dtype)
-            if dtype is not None:
-                self.entered += 1
-                self.regions.setdefault(dtype, script_line())
-            return result
+    def _entered(self, enter, region):
+        result = enter(region)
+        dtype = region.fast_dtype if region._enabled else None
+        if not hasattr(self._open, "regions"):
+            self._open.regions = []
+        self._open.regions.append(dtype)
+        if dtype is not None:
+            self.entered += 1
+            self.regions.setdefault(dtype, script_line())
+        return result
 
-        return watched
+    def _left(self, leave, region, *error):
+        if getattr(self._open, "regions", None):
+            self._open.regions.pop()
+        return leave(region, *error)
 
-    def _left(self, leave):
-        @functools.wraps(leave)
-        def watched(region, *error):
-            if getattr(self._open, "regions", None):
-                self._open.regions.pop()
-            return leave(region, *error)
+    def _backward(self, backward, *args, **kwargs):
+        self._note_within("backward")
+        held = []
+        if self.accumulated is None:
+            params = [param for param in self._half_params if param.grad is not None]
+            held = [(param, param.grad, version_of(param.grad)) for param in params]
+        result = backward(*args, **kwargs)
+        if any(param.grad is grad and version_of(grad) != version for param, grad, version in held):
+            self.accumulated = script_line()
+        return result
 
-        return watched
+    def _scale(self, scale, scaler, outputs):
+        self._note_scaler(scaler)
+        self._pending = scaler.is_enabled()
+        return scale(scaler, outputs)
 
-    def _backward(self, backward):
-        @functools.wraps(backward)
-        def watched(tensors, *args, **kwargs):
-            self._note_within("backward")
-            held = []
-            if self.accumulated is None and have_gradients(self._half_params):
-                params = [param for param in self._half_params if param.grad is not None]
-                held = [(param, param.grad, version_of(param.grad)) for param in params]
-            result = backward(tensors, *args, **kwargs)
-            if any(param.grad is grad and version_of(grad) != version for param, grad, version in held):
-                self.accumulated = script_line()
-            return result
+    def _unscaling(self, method, scaler, *args, **kwargs):
+        self._note_scaler(scaler)  # torch's ShardedGradScaler has a ``scale`` of its own
+        self._pending = False
+        return method(scaler, *args, **kwargs)
 
-        return watched
-
-    def _scale(self, scale):
-        @functools.wraps(scale)
-        def watched(scaler, outputs):
-            self._note_scaler(scaler)
-            self._pending = scaler.is_enabled()
-            return scale(scaler, outputs)
-
-        return watched
-
-    def _unscaling(self, method):
-        @functools.wraps(method)
-        def watched(scaler, *args, **kwargs):
-            self._note_scaler(scaler)  # torch's ShardedGradScaler has a ``scale`` of its own
-            self._pending = False
-            return method(scaler, *args, **kwargs)
-
-        return watched
-
-    def _clip(self, clip):
-        @functools.wraps(clip)
-        def watched(*args, **kwargs):
-            self._before_clip()
-            if self._pending and self.clipped_scaled is None:
-                self.clipped_scaled = script_line()
-            return clip(*args, **kwargs)
-
-        return watched
+    def _clip(self, clip, *args, **kwargs):
+        self._before_clip()
+        if self._pending and self.clipped_scaled is None:
+            self.clipped_scaled = script_line()
+        return clip(*args, **kwargs)
 
 
 class StepGradients:
@@ -186,8 +161,7 @@ def _with_gradient(optimizer):
 def _float16_counts(values):
     """Return the number of nonzero elements, and if float16 has computed them: again, and of subnormal ones."""
     values = values.double().abs()
-    ranks = torch.distributed.get_world_size() if have_ranks() else 1
-    nonzero, units = (values != 0).sum(), values * (2.0**24 * ranks)
+    nonzero, units = (values != 0).sum(), values * (2.0**24 * world_size())
     is_float16 = (units == units.round()).all()
     is_subnormal = (values > 0) & (values < torch.finfo(torch.float16).tiny)
     return torch.stack([nonzero, nonzero * is_float16, is_subnormal.sum() * is_float16])

@@ -4,7 +4,6 @@ The original, on any device, is not changed, and the copy takes no memory.
 """
 
 import copy
-import functools
 
 import torch
 
@@ -64,10 +63,8 @@ def convert_in_place(patches):
     Args:
         patches: the ``PatchStack`` that undoes it.
     """
-    apply = torch.nn.Module._apply
 
-    @functools.wraps(apply)
-    def apply_in_place(self, fn, recurse=True):
+    def apply_in_place(apply, self, fn, recurse=True):
         own = [param for param in self._parameters.values() if param is not None]
         if not any(fake_tensors.is_fake_type(type(param)) for param in own):
             return apply(self, fn, recurse)
@@ -81,7 +78,7 @@ def convert_in_place(patches):
                 self._buffers[name] = fn(buffer)
         return self
 
-    patches.set(torch.nn.Module, "_apply", apply_in_place)
+    patches.wrap(torch.nn.Module, "_apply", apply_in_place)
 
 
 def _replace(param, fn):

@@ -5,7 +5,6 @@ The task is that of ``SubprocessRun``, with the option ``counted_as``, "cuda" or
 """
 
 import contextlib
-import functools
 import io
 import json
 import traceback
@@ -157,35 +156,25 @@ def load_real_data(patches):
         patches: the ``PatchStack`` that undoes the rest.
     """
     loader, iterator = torch.utils.data.DataLoader, dataloader._BaseDataLoaderIter
-    patches.set(loader, "__iter__", _outside(_without_workers(loader.__iter__)))
-    patches.set(iterator, "__next__", _outside(iterator.__next__))
+    patches.wrap(loader, "__iter__", _without_workers)
+    patches.wrap(iterator, "__next__", _outside)
     patches.set(torch.utils.data.Dataset, "__init_subclass__", classmethod(_made_outside))
 
 
-def _outside(function):
-    """Return ``function``, run with real tensors."""
-
-    @functools.wraps(function)
-    def outside(*args, **kwargs):
-        with thread_context.without_dispatch_modes():
-            return function(*args, **kwargs)
-
-    return outside
+def _outside(function, *args, **kwargs):
+    """Call ``function`` with real tensors."""
+    with thread_context.without_dispatch_modes():
+        return function(*args, **kwargs)
 
 
-def _without_workers(iterate):
-    """Return a ``DataLoader.__iter__`` that starts no processes, since fake tensors cannot be sent to them."""
-
-    @functools.wraps(iterate)
-    def iterate_here(self):
-        with PatchStack() as patches:
-            patches.set(self, "num_workers", 0)
-            return iterate(self)
-
-    return iterate_here
+def _without_workers(iterate, loader):
+    """Call ``DataLoader.__iter__`` so that it starts no processes, since fake tensors cannot be sent to them."""
+    with PatchStack() as patches:
+        patches.set(loader, "num_workers", 0)
+        return _outside(iterate, loader)
 
 
 def _made_outside(kind, **options):
     super(torch.utils.data.Dataset, kind).__init_subclass__(**options)
     if "__init__" in vars(kind):
-        kind.__init__ = _outside(kind.__init__)
+        PatchStack().wrap(kind, "__init__", _outside)

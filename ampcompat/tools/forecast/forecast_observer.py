@@ -4,7 +4,6 @@
 Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
 """
 
-import functools
 import math
 from typing import Dict, List, NamedTuple
 
@@ -113,8 +112,8 @@ class ForecastObserver(FinalEvent):
 
     def __enter__(self):
         step_hooks.register(self._patches, self._before_step, self._after_step)
-        self._patches.set(amp, "_initialize", self._noting_options(amp._initialize))
-        self._patches.redirect(torch.compile, self._noting_names)  # a session, which replaces it, may end later
+        self._patches.wrap(amp, "_initialize", self._note_options)
+        self._patches.redirect(torch.compile, self._note_name)  # a session, which replaces it, may end later
         self._calls.start()
         self._begin()
         return self
@@ -124,27 +123,18 @@ class ForecastObserver(FinalEvent):
         self._calls.stop()
         self._patches.undo()
 
-    def _noting_options(self, initialize):
-        """Return ``amp._initialize`` that notes the last value of each argument that is not None."""
+    def _note_options(self, initialize, stated):
+        """Note the last value of each argument of ``amp.initialize`` that is not None."""
+        kept = {name: value for name, value in self._stated.items() if stated.get(name) is None}
+        self._stated = {**stated, **kept}
+        return initialize(stated)
 
-        def noting(stated):
-            kept = {name: value for name, value in self._stated.items() if stated.get(name) is None}
-            self._stated = {**stated, **kept}
-            return initialize(stated)
-
-        return noting
-
-    def _noting_names(self, compile_):
-        """Return ``torch.compile`` that notes the names of functions, and of the classes of modules."""
-
-        @functools.wraps(compile_)
-        def noting(model=None, **kwargs):
-            owner = getattr(model, "__self__", model)  # of a bound method: ``module.compile()`` compiles one
-            name = type(owner).__name__ if isinstance(owner, torch.nn.Module) else getattr(model, "__qualname__", "?")
-            self._uncompiled.update({} if model is None else {name: None})
-            return compile_(model, **kwargs)
-
-        return noting
+    def _note_name(self, compile_, model=None, **kwargs):
+        """Note the name of a function that is compiled, or of the class of a module."""
+        owner = getattr(model, "__self__", model)  # of a bound method: ``module.compile()`` compiles one
+        name = type(owner).__name__ if isinstance(owner, torch.nn.Module) else getattr(model, "__qualname__", "?")
+        self._uncompiled.update({} if model is None else {name: None})
+        return compile_(model, **kwargs)
 
     # -- what the session and the recorder tell ------------------------------------------------------------------------
 
