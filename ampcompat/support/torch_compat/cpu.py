@@ -8,6 +8,7 @@ import warnings
 
 import torch
 
+from .features import works
 from .thread_context import tried_once
 
 #: Environment variables that limit which of the CPU's units oneDNN uses; torch computes matrix products with oneDNN.
@@ -61,13 +62,9 @@ def _isa_limit():
 @tried_once
 def trains_in(dtype):
     """Return whether torch has kernels for a floating-point dtype on a CPU (tested with two), and gradients for it."""
-    if not differentiates(dtype):
-        return False
-    try:
-        torch.relu(torch.mm(*[torch.ones(1, 1, dtype=dtype, device="cpu")] * 2))
-    except RuntimeError:
-        return False
-    return True
+    return differentiates(dtype) and works(
+        lambda: torch.relu(torch.mm(*[torch.ones(1, 1, dtype=dtype, device="cpu")] * 2))
+    )
 
 
 @tried_once
@@ -80,11 +77,11 @@ def differentiates(dtype):
 def computes_loss(function, dtype):
     """Return whether a loss of two tensors of a floating-point dtype has kernels on a CPU, and its gradient too."""
     values = torch.ones(2, dtype=dtype, device="cpu", requires_grad=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch 2.0 warns that its kernels of half are slow
-            loss = function(values, values.detach())
-            loss.grad_fn(torch.ones_like(loss))  # not ``backward``, which the casts wrap
-    except RuntimeError:
-        return False
-    return True
+
+    def compute():
+        loss = function(values, values.detach())
+        loss.grad_fn(torch.ones_like(loss))  # not ``backward``, which the casts wrap
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch 2.0 warns that its kernels of half are slow
+        return works(compute)

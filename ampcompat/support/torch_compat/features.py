@@ -137,14 +137,19 @@ def foreach(name):
     return getattr(torch, "_foreach_" + name, None) if broadcasts_foreach() else None
 
 
+def works(function, *args, **kwargs):
+    """Return whether a call raises no error, such as that torch has no function, argument or kernel for it."""
+    try:
+        function(*args, **kwargs)
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+    return True
+
+
 @tried_once
 def broadcasts_foreach():
     """Return whether foreach operations broadcast, as those of single tensors do (1.10 and later)."""
-    try:
-        torch._foreach_mul([torch.ones(1)], [torch.ones(())])
-    except (AttributeError, RuntimeError):
-        return False
-    return True
+    return works(lambda: torch._foreach_mul([torch.ones(1)], [torch.ones(())]))
 
 
 def version_of(tensor):
@@ -158,21 +163,13 @@ def version_of(tensor):
 @tried_once
 def promotes():
     """Return whether torch promotes the arguments of arithmetic and comparisons, in place too (1.12, not 1.9)."""
-    try:
-        torch.zeros(1).eq_(torch.zeros(1, dtype=torch.float64))
-    except RuntimeError:
-        return False
-    return True
+    return works(torch.zeros(1).eq_, torch.zeros(1, dtype=torch.float64))
 
 
 @tried_once
 def promotes_in_addcmul():
     """Return whether torch promotes the arguments of ``addcmul_`` and ``addcdiv_`` (2.4, not 1.12)."""
-    try:
-        torch.zeros(1).addcmul_(torch.zeros(1, dtype=torch.float64), torch.zeros(1))
-    except RuntimeError:
-        return False
-    return True
+    return works(torch.zeros(1).addcmul_, torch.zeros(1, dtype=torch.float64), torch.zeros(1))
 
 
 @functools.lru_cache(maxsize=None)
@@ -225,11 +222,7 @@ def foreach_norm_takes(order, wide):
 @tried_once
 def has_foreach_mul_by_tensor():
     """Return whether torch multiplies a list of tensors by one tensor of shape () in one operation (2.1)."""
-    try:
-        torch._foreach_mul_([torch.ones(1)], torch.ones(()))
-    except (AttributeError, TypeError, RuntimeError):
-        return False
-    return True
+    return works(lambda: torch._foreach_mul_([torch.ones(1)], torch.ones(())))
 
 
 @tried_once
@@ -263,12 +256,8 @@ def has_foreach_unscale(device_type, dtype=torch.float32):
         return False
     found, factor = torch.zeros((), device=device_type), torch.ones((), device=device_type)
     tensor = torch.ones(1, device=device_type, dtype=dtype)
-    try:
-        _foreach_unscale([tensor], found, factor)
-        tensor.tolist()
-    except (RuntimeError, NotImplementedError):  # no kernel for the CPU before torch 2.3; xla: no mix of dtypes
-        return False
-    return True
+    # No kernel for the CPU before torch 2.3; xla: no mix of dtypes.
+    return works(_foreach_unscale, [tensor], found, factor) and works(tensor.tolist)
 
 
 @tried_once
@@ -276,12 +265,9 @@ def has_fused_scale_update(device_type):
     """Return whether torch updates a loss scale in one operation on this type of device."""
     fused = getattr(torch, "_amp_update_scale_", None)
     scale, flag = torch.ones((), device=device_type), torch.zeros((), device=device_type)
-    try:
-        fused(scale, torch.zeros((), dtype=torch.int32, device=device_type), flag, 2.0, 0.5, 2)
-        scale.tolist()
-    except (RuntimeError, NotImplementedError, TypeError):  # absent, no CPU kernel, or the signature of torch 1.6
-        return False
-    return True
+    growth = torch.zeros((), dtype=torch.int32, device=device_type)
+    # Absent, no CPU kernel, or the signature of torch 1.6.
+    return works(fused, scale, growth, flag, 2.0, 0.5, 2) and works(scale.tolist)
 
 
 @tried_once
@@ -304,11 +290,7 @@ def has_mixed_batch_norm(device, low, high):
 @tried_once
 def has_tanh_gelu():
     """Return whether ``torch.nn.functional.gelu`` supports the tanh approximation (1.12)."""
-    try:
-        torch.nn.functional.gelu(torch.ones(1), approximate="tanh")
-    except TypeError:
-        return False
-    return True
+    return works(torch.nn.functional.gelu, torch.ones(1), approximate="tanh")
 
 
 @functools.lru_cache(maxsize=None)

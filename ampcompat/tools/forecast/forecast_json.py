@@ -4,7 +4,7 @@ import math
 
 from ...errors import AmpError
 from ...support.torch_compat.torch_names import dtype_name
-from .prediction import make_level, predict
+from .prediction import predict
 
 #: The largest finite number of each half dtype.
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
@@ -33,7 +33,7 @@ def make(observed):
         raise AmpError(NOT_FINITE.format(observed.losses[-1]))
     predictions = predict(observed)
     return {
-        "levels": {each.level: _level(each) for each in predictions},
+        "levels": {each.level.name: _level(each) for each in predictions},
         "details": {
             "steps": len(observed.losses),
             "losses": [observed.losses[0], observed.losses[-1]],
@@ -41,7 +41,7 @@ def make(observed):
             "half_dtypes": observed.half_dtypes,
             "uncompiled": observed.uncompiled,
             "has_amp": bool(observed.stated),
-            "levels": {each.level: _details(each, make_level(observed, each.level)) for each in predictions},
+            "levels": {each.level.name: _details(each) for each in predictions},
         },
     }
 
@@ -50,26 +50,26 @@ def _level(prediction):
     return {
         "prediction": prediction.kind,
         "keep_fp32": list(prediction.kept),
-        "safe_loss_scale": prediction.safe_scale,
+        "safe_loss_scale": prediction.final.safe_scale,
         "findings": [
             {"module": fault.place.name, "op": fault.op, "kind": fault.kind, "margin": round(fault.margin, 1)}
-            for fault in prediction.faults
+            for fault in prediction.outcome.faults
         ],
     }
 
 
-def _details(prediction, level):
+def _details(prediction):
+    level = prediction.level
     dtype = None if level.low is None else dtype_name(level.low)
-    margins = {} if dtype is None else prediction.margins
     return {
         "dtype": dtype,
-        "error": prediction.error,
+        "error": prediction.outcome.error,
         "zero_eps": prediction.zero_eps,
-        "skips": prediction.skips,
+        "skips": prediction.final.skips,
         "scale": level.scale,
         "margins": [
             dict(found._asdict(), module=module, margin=_margin(found, dtype, level.scale))
-            for module, found in margins.items()
+            for module, found in prediction.outcome.margins.items()
         ],
     }
 

@@ -36,34 +36,23 @@ class HalfUpdates:
 
     def before_step(self, optimizer):
         """Step with the twin, using the gradients that the optimizer is about to use."""
-        if id(optimizer) not in self._twins:
-            self._twins[id(optimizer)] = optimizer, self._twin(optimizer)
-        twin = self._twins[id(optimizer)][1]
-        if twin is None:
-            return
-        self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
-        if self._counts[id(optimizer)] > STEPS:
-            self._finish(twin, optimizer)
-            return
+        key = id(optimizer)
         try:
-            twin.step()
+            if key not in self._twins:
+                self._twins[key] = optimizer, OptimizerTwin(optimizer, self._dtype)
+                for param, half in self._twins[key][1].pairs:
+                    self._starts[param] = param.detach().clone(), half.detach().clone(), half
+            twin = self._twins[key][1]
+            if twin is None:
+                return
+            self._counts[key] = self._counts.get(key, 0) + 1
+            if self._counts[key] > STEPS:
+                self._finish(twin, optimizer)
+            else:
+                twin.step()
         except Exception as error:  # an optimizer may not support something: the report says so
-            self._note(error, optimizer)
-            self._twins[id(optimizer)] = optimizer, None
-
-    def _note(self, error, optimizer):
-        self.problems[type(optimizer).__name__] = (str(error).strip() or type(error).__name__).splitlines()[0]
-
-    def _twin(self, optimizer):
-        """Return a new twin; None if the optimizer cannot be copied."""
-        try:
-            twin = OptimizerTwin(optimizer, self._dtype)
-        except Exception as error:
-            self._note(error, optimizer)
-            return None
-        for param, half in twin.pairs:
-            self._starts[param] = param.detach().clone(), half.detach().clone(), half
-        return twin
+            self.problems[type(optimizer).__name__] = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._twins[key] = optimizer, None
 
     def _finish(self, twin, optimizer):
         """Compare the weights, and free the twin."""

@@ -39,7 +39,7 @@ class Value(NamedTuple):
 
 
 class OpCall(NamedTuple):
-    """One call of a function: ``number`` is its place among those of the module's call ``module_call``.
+    """One call of a function, in the call ``module_call`` of a module.
 
     ``outer``: the function, recorded call by call, that made it, or None. ``scalars``: the numbers among its arguments.
     ``target``: the requested dtype of a conversion or a factory function, or None; ``like``: the value whose dtype the
@@ -50,7 +50,6 @@ class OpCall(NamedTuple):
     op: str
     place: OpPlace
     module_call: int
-    number: int
     inputs: Tuple[int, ...]
     outputs: Tuple[int, ...]
     scalars: Tuple[float, ...]
@@ -91,7 +90,6 @@ class OpCalls(FunctionCalls):
         self._known = {}  # id(tensor) -> (weak reference, index of its value)
         self._arguments = set()  # the ids of the floating tensors that a model was called with
         self._outer = self._like = None
-        self._counters = {OUTSIDE: 0}
 
     def add_models(self, models):
         """Add these models and the names of their modules to the known ones."""
@@ -192,13 +190,12 @@ class OpCalls(FunctionCalls):
         if name in _DTYPE_METHODS and tensors and results[0] is tensors[0]:
             result = results[0] = result.view_as(result)  # at another level, it is a different tensor
         place, module_call = self._modules.current()
-        number = self._counters[place] = self._counters.get(place, -1) + 1
         call = len(self._calls)
         outputs = tuple([self._add(tensor, "result", "", place, call) for tensor in results])
         scalars = tuple([float(value) for value in list(args) + list(kwargs.values()) if type(value) in (int, float)])
         target = results[0].dtype if name in _DTYPE_METHODS or not inputs or kwargs.get("dtype") is not None else None
         self._calls.append(
-            OpCall(call, name, place, module_call, number, inputs, outputs, scalars, self._outer, target, self._like)
+            OpCall(call, name, place, module_call, inputs, outputs, scalars, self._outer, target, self._like)
         )
         return result
 

@@ -9,8 +9,8 @@ from ... import opt_levels
 from ...engine.op_table.function_dtypes import HALF
 from ...engine.session import process_state
 from ...observers.places import OpPlace
-from .level_dtypes import LevelDtypes, table
-from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margin
+from .level_dtypes import LevelDtypes, StepDtypes, table
+from .range_faults import LARGEST, TO_ZERO, Fault, StepFaults, largest_margins
 from .rounding_noise import StepNoise, noisy
 
 WORKS, KEEP_FP32, FAILS = "works", "keep_fp32", "fails"
@@ -43,32 +43,31 @@ _ROUNDS = 12
 
 
 class Prediction(NamedTuple):
-    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``error``: why it would raise one, or "".
+    """The forecast of a level: ``kind`` is works, keep_fp32 or fails; ``kept``: the value for keep_fp32.
 
-    ``zero_eps``: (class, eps) of an optimizer whose eps is 0 in half weights, a fault of no layer; None if none is.
-    ``kept``: the value for keep_fp32. ``safe_scale``: the largest power of two at which no half gradient overflows,
-    None if no loss scale is needed. ``skips``: steps that a dynamic scale will skip at first. ``margins``: the result
-    of ``StepFaults.margins`` for the level without layers in float32, over all recorded steps.
+    ``outcome`` is that of the level as it is, and ``final`` that with the layers of ``kept`` in float32. ``zero_eps``:
+    (class, eps) of an optimizer whose eps is 0 in half weights, a fault of no layer; None if none is.
     """
 
-    level: str
+    level: LevelDtypes
     kind: str
     kept: Tuple[str, ...]
-    safe_scale: Optional[float]
-    skips: int
-    faults: List[Fault]
-    error: str
-    zero_eps: Optional[Tuple[str, float]]
-    margins: dict
+    outcome: "Outcome"
+    final: "Outcome"
+    zero_eps: Optional[Tuple[str, float]] = None
 
 
 class Outcome(NamedTuple):
-    """The results of a level with given layers in float32; ``error`` is why it would raise an error, or None."""
+    """The results of a level with given layers in float32; ``error``: why it would raise an error, or "".
+
+    ``safe_scale``: the largest power of two at which no half gradient overflows, None if no loss scale is needed.
+    ``skips``: steps that a dynamic scale will skip at first. ``margins``: the result of ``largest_margins``.
+    """
 
     faults: List[Fault]
     safe_scale: Optional[float]
     skips: int
-    error: Optional[str]
+    error: str
     margins: dict
 
 
@@ -86,19 +85,16 @@ class _Forecast:
     def prediction(self):
         level = self._level
         if level.low is None:
-            return Prediction(level.name, WORKS, (), None, 0, [], "", None, {})
+            nothing = Outcome([], None, 0, "", {})
+            return Prediction(level, WORKS, (), nothing, nothing)
         outcome = self._outcome(level)
         if not outcome.faults:
-            return self._made(WORKS, (), outcome, outcome)
+            return Prediction(level, WORKS, (), outcome, outcome)
         zero_eps = self._zero_eps(level)
         kept = None if zero_eps else self._search(outcome)
         if kept is not None:
-            return self._made(KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)))
-        return self._made(FAILS, (), outcome, outcome, zero_eps)
-
-    def _made(self, kind, kept, outcome, final, zero_eps=None):
-        name, (faults, _, _, error, margins) = self._level.name, outcome
-        return Prediction(name, kind, kept, final.safe_scale, final.skips, faults, error or "", zero_eps, margins)
+            return Prediction(level, KEEP_FP32, kept, outcome, self._outcome(level._replace(kept=level.kept + kept)))
+        return Prediction(level, FAILS, (), outcome, outcome, zero_eps)
 
     # -- one candidate -------------------------------------------------------------------------------------------------
 
@@ -106,19 +102,19 @@ class _Forecast:
         steps = [StepFaults(sampled, level) for sampled in self._observed.steps]
         error, faults = self._errors(steps)
         for step in steps:
-            faults += step.overflows() + step.zero_denominators() + step.flushes()
+            faults += step.range_faults()
         limit = NOISE if level.kept == self._level.kept else NOISE / 4
         faults += noisy([StepNoise(step).found() for step in steps], self._observed.losses, limit)
         safe, skips, scale, found = self._scale(steps, level)
         faults += found + self._lost(steps, level, scale)
-        return Outcome(_merged(faults), safe, skips, error, _joined([step.margins(scale) for step in steps]))
+        return Outcome(_merged(faults), safe, skips, error, largest_margins(steps, scale))
 
     @staticmethod
     def _errors(steps):
-        """Return (why the first call that would raise an error does so, or None; the faults)."""
+        """Return (why the first call that would raise an error does so, or ""; the faults)."""
         found = [step.dtypes.error for step in steps if step.dtypes.error is not None]
         faults = [Fault(call.place, call.op, "dtype", 0.0) for call, _ in found]
-        return found[0][1] if found else None, faults
+        return found[0][1] if found else "", faults
 
     def _scale(self, steps, level):
         """Return (safe scale, first skips, the scale in use, faults)."""
@@ -266,7 +262,7 @@ class _Forecast:
 
 def _half_products(sampled, level):
     """Return the number of matrix products of a step that run in half."""
-    seen = StepFaults(sampled, level).dtypes.seen
+    seen = StepDtypes(sampled.record, level).seen
     products = [call for call in sampled.record.calls if level.table.get(call.op) == HALF]
     return sum(1 for call in products if level.low in seen[call.index])
 
@@ -303,15 +299,6 @@ def _merged(faults):
         known = found.get(fault.key)
         found[fault.key] = fault if known is None or fault.margin > known.margin else known
     return list(found.values())
-
-
-def _joined(steps):
-    """Return the combined margins of several steps."""
-    found = {}
-    for step in steps:
-        for module, margin in step.items():
-            found.setdefault(module, []).append(margin)
-    return {module: largest_margin(each) for module, each in found.items()}
 
 
 def _outermost(names):

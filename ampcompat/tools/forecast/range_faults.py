@@ -130,10 +130,14 @@ class StepFaults:
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
-    def overflows(self):
-        """Return the faults of values beyond float16's range that reach the loss, without consequential ones."""
+    def range_faults(self):
+        """Return the faults of values beyond float16's range, or rounded to 0 in it."""
         if self.level.low is not torch.float16:
             return []
+        return self._overflows() + self._squares() + self._zero_denominators() + self._flushes()
+
+    def _overflows(self):
+        """Return the faults of values beyond float16's range that reach the loss, without consequential ones."""
         beyond, found = set(), []
         for index in sorted(self.values):
             stats = self.values[index]
@@ -147,7 +151,7 @@ class StepFaults:
             largest = max(abs(end) for end in (stats.maximum, stats.minimum) if math.isfinite(end))
             kind = "reduction" if plain(op) in _REDUCTIONS else "overflow"
             found.append(Fault(place, op, kind, math.log2(largest / LARGEST)))
-        return found + self._squares()
+        return found
 
     def _escapes(self, index, side):
         if self.dtypes.stored[index] is self.level.low or index in self.dtypes.rounded:
@@ -168,10 +172,8 @@ class StepFaults:
                 found.append(Fault(call.place, call.op, "reduction", math.log2(largest / LARGEST)))
         return found
 
-    def zero_denominators(self):
+    def _zero_denominators(self):
         """Return the faults of inputs of singular functions that are not 0 in float32 but 0 in float16."""
-        if self.level.low is not torch.float16:
-            return []
         found = []
         for call in self.record.calls:
             position = FACTS.get(plain(call.op), FunctionFacts()).singular_input
@@ -221,10 +223,8 @@ class StepFaults:
             return max(found, default=None)
         return next((eps for eps in (self._epsilon(each, depth - 1) for each in call.inputs) if eps), None)
 
-    def flushes(self):
+    def _flushes(self):
         """Return the faults of values that affect the loss and mostly, weighted by squares, become 0 in float16."""
-        if self.level.low is not torch.float16:
-            return []
         gone, found = set(), []
         for index in sorted(self.values):
             stats = self.values[index]
@@ -287,15 +287,11 @@ class StepFaults:
                 params[value.place.model, value.name] = share
         return params, found
 
-    # -- distance from the limit of the range
-    # ----------------------------------------------------------------------------
+    # -- distance from the limit of the range --------------------------------------------------------------------------
 
     def margins(self, scale):
-        """Return ``{module: ModuleMargin}`` for the half values of each module; None for those outside every model."""
-        found = {}
-        for index in self.values:
-            if not self.is_low(index):
-                continue
+        """Yield (module, ``ModuleMargin``) of each half value; None for those outside every model."""
+        for index in filter(self.is_low, self.values):
             place, op = self.origin(index)
             values, gradients = self.values[index], self.gradients.get(index)
             largest = values.largest if math.isfinite(values.largest) else 0.0
@@ -303,8 +299,7 @@ class StepFaults:
             lost = 0.0
             if gradients is not None and self.level.low is torch.float16:
                 lost = gradients.share_below(TO_ZERO - math.log2(scale))
-            found.setdefault(place.name, []).append(ModuleMargin(op, largest, gradient, lost))
-        return {key: largest_margin(each) for key, each in found.items()}
+            yield place.name, ModuleMargin(op, largest, gradient, lost)
 
 
 class ModuleMargin(NamedTuple):
@@ -319,8 +314,13 @@ class ModuleMargin(NamedTuple):
     lost: float
 
 
-def largest_margin(margins):
-    """Return several ``ModuleMargin`` objects combined."""
-    nearest = max(margins, key=lambda each: max(each.largest, each.gradient))
-    names = "largest", "gradient", "lost"
-    return ModuleMargin(nearest.op, *[max(getattr(each, name) for each in margins) for name in names])
+def largest_margins(steps, scale):
+    """Return ``{module: ModuleMargin}`` of all half values of the ``StepFaults``."""
+    by_module = {}
+    for module, margin in (pair for step in steps for pair in step.margins(scale)):
+        by_module.setdefault(module, []).append(margin)
+    found = {}
+    for module, margins in by_module.items():
+        nearest = max(margins, key=lambda each: max(each.largest, each.gradient))
+        found[module] = ModuleMargin(nearest.op, *[max(numbers) for numbers in list(zip(*margins))[1:]])
+    return found

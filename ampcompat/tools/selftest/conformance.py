@@ -188,16 +188,23 @@ def compare_all(backend, table, pair, device, reason_to_leave_out):
     Returns:
         The ``Outcomes``.
     """
-
-    def reason(error, function, kind):
-        found = reason_to_leave_out(error)
-        if found and _works_without_casts(backend, function, kind, pair, device):
-            return None
-        return found
-
-    return _all_outcomes(
-        lambda function, kind: compare(backend, function, case_of(function.row), kind, pair, device), table, reason
-    )
+    outcomes = Outcomes()
+    for function in table:
+        case = case_of(function.row)
+        for kind in KINDS if case is not None else ():
+            key = (function.row.owner, function.row.name, kind)
+            try:
+                outcome, problem = compare(backend, function, case, kind, pair, device)
+            except Exception as error:  # an error of a function is an outcome of its form
+                reason = reason_to_leave_out(error)
+                if reason and not _works_without_casts(backend, function, kind, pair, device):
+                    outcomes.left_out[key] = reason
+                    continue
+                outcome, problem = DIFFERS, f"{type(error).__name__}: {first_line(error)}"
+            outcomes.counts[outcome] += 1
+            if problem:
+                outcomes.wrong[key] = problem
+    return outcomes
 
 
 def _works_without_casts(backend, function, kind, pair, device):
@@ -220,25 +227,6 @@ def _works_without_casts(backend, function, kind, pair, device):
     except Exception:  # any error means that it does not work
         return False
     return True
-
-
-def _all_outcomes(compare_form, table, reason_to_leave_out):
-    outcomes = Outcomes()
-    for function in table:
-        for kind in KINDS if case_of(function.row) is not None else ():
-            key = (function.row.owner, function.row.name, kind)
-            try:
-                outcome, problem = compare_form(function, kind)
-            except Exception as error:  # an error of a function is an outcome of its form
-                reason = reason_to_leave_out(error, function, kind)
-                if reason:
-                    outcomes.left_out[key] = reason
-                    continue
-                outcome, problem = DIFFERS, "{}: {}".format(type(error).__name__, str(error).strip().split("\n")[0])
-            outcomes.counts[outcome] += 1
-            if problem:
-                outcomes.wrong[key] = problem
-    return outcomes
 
 
 #: The number of differing forms in the table; the JSON file has all of them.
