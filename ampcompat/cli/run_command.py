@@ -35,7 +35,7 @@ def run(arguments):
     parser = _parser()
     options = parser.parse_args(arguments)
     command = with_local_rank(script_command(parser, options))
-    if any(argument.rpartition("=")[2] == LOCAL_RANK for argument in command):
+    if any(LOCAL_RANK in argument for argument in command):
         parser.error(f"{LOCAL_RANK} is the variable LOCAL_RANK, which is not set: start this command with torchrun.")
     if sys.flags.ignore_environment:
         parser.error("Python was started with -E or -I, which hides PYTHONPATH; use `ampcompat install`.")

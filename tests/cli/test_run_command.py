@@ -105,8 +105,9 @@ def test_the_rank_that_torchrun_sets_replaces_its_name_in_arguments(script, comm
     assert done.stdout == "['--local_rank=3', '3', '{run}']\n", done.stderr
 
 
-def test_a_rank_that_no_launcher_sets_is_an_error_before_the_script_runs(script):
-    done = python(*RUN, script("print('ran')"), "--local_rank", "{local_rank}", env=environment())
+@pytest.mark.parametrize("argument", ["{local_rank}", "--out=runs/{local_rank}/weights"])
+def test_a_rank_that_no_launcher_sets_is_an_error_before_the_script_runs(script, argument):
+    done = python(*RUN, script("print('ran')"), argument, env=environment())
     assert done.returncode == 2 and not done.stdout
     assert "start this command with torchrun" in done.stderr
 
