@@ -53,17 +53,8 @@ class AccumulationSchedule:
         if starts_run:
             self._run_start = iteration
         self._next_iteration = iteration + 1
-        begin, end = _group_bounds(iteration, self.length, total)
+        # Groups begin at multiples of the length, whether or not a run was resumed, so that schedules stay the same.
+        begin = iteration - iteration % self.length
+        end = begin + self.length if total is None else min(begin + self.length, total)
         first = max(begin, self._run_start)
         return GroupPosition(end - first, iteration + 1 == end, starts_run, first - begin)
-
-
-def _group_bounds(iteration, steps, total=None):
-    """Return ``(first, end)``: iterations ``first`` to ``end - 1`` share an optimizer step with ``iteration``.
-
-    Groups begin at multiples of ``steps``, whether or not a run was resumed, so that schedules stay the same. ``total``
-    ends the last group.
-    """
-    first = iteration - iteration % steps
-    end = first + steps
-    return first, end if total is None else min(end, total)

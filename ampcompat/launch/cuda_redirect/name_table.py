@@ -22,9 +22,9 @@ UNSUPPORTED = "unsupported"  # raises an error; detail: the reason and what to d
 
 
 class NameRule(NamedTuple):
-    """How several names of one owner are redirected."""
+    """How several names of one owner, or of each of several, are redirected."""
 
-    owner: str
+    owner: str  # in the table: one or several
     names: Tuple[str, ...]
     rule: str
     detail: Any = None
@@ -32,11 +32,6 @@ class NameRule(NamedTuple):
 
 def _names(text):
     return tuple(text.split())
-
-
-def _rules(owners, names, rule, detail=None):
-    """Return a row for each of several owners that have the same names."""
-    return tuple(NameRule(owner, names, rule, detail) for owner in _names(owners))
 
 
 _FACTORIES = _names(
@@ -72,7 +67,7 @@ _TENSORS = (
     NameRule("torch.Tensor", ("cpu",), CALLED, device_arguments.tensor_cpu),
     NameRule("torch.Tensor", ("pin_memory",), CALLED, device_arguments.return_self),
     NameRule("torch.Tensor", ("is_cuda",), REPLACED, device_arguments.tensor_is_cuda),
-    *_rules("torch.Tensor torch", ("get_device",), CALLED, device_arguments.get_device),
+    NameRule("torch.Tensor torch", ("get_device",), CALLED, device_arguments.get_device),
     NameRule("torch.Tensor", ("record_stream",), RETURNS),
     NameRule("torch.Tensor", ("type",), CALLED, class_proxies.tensor_type),
     NameRule("torch.nn.Module", ("to",), CALLED, device_arguments.module_to),
@@ -82,8 +77,8 @@ _TENSORS = (
     NameRule("torch.accelerator", ("current_accelerator",), CALLED, class_proxies.current_accelerator),
     NameRule("torch", ("Generator",), REPLACED, class_proxies.generator),
     NameRule("torch.utils._device.DeviceContext", ("__init__",), ARGUMENTS, (("device", "device"),)),
-    *_rules(_STORAGES, ("cuda",), CALLED, device_arguments.storage_cuda),
-    *_rules(_STORAGES, ("pin_memory",), CALLED, device_arguments.return_self),
+    NameRule(_STORAGES, ("cuda",), CALLED, device_arguments.storage_cuda),
+    NameRule(_STORAGES, ("pin_memory",), CALLED, device_arguments.return_self),
 )
 
 _FILES = (
@@ -98,12 +93,12 @@ _MEMORY = _names(
     "mem_get_info"
 )
 _MEMORY_RESULTS = (
-    (("memory_stats", "host_memory_stats"), Counter()),  # every counter is 0
-    (("memory_stats_as_nested_dict", "host_memory_stats_as_nested_dict"), {}),
-    (("memory_summary", "list_gpu_processes"), "No GPU memory is in use: ampcompat redirects CUDA."),
-    (("memory_snapshot",), []),
-    (("get_per_process_memory_fraction",), 1.0),
-    (("get_allocator_backend",), "native"),
+    (("memory_stats", "host_memory_stats"), RETURNS, Counter()),  # every counter is 0
+    (("memory_stats_as_nested_dict", "host_memory_stats_as_nested_dict"), RETURNS, {}),
+    (("memory_summary", "list_gpu_processes"), RETURNS, "No GPU memory is in use: ampcompat redirects CUDA."),
+    (("memory_snapshot",), RETURNS, []),
+    (("get_per_process_memory_fraction",), RETURNS, 1.0),
+    (("get_allocator_backend",), RETURNS, "native"),
 )
 _MEMORY_RESETS = _names(
     """
@@ -126,11 +121,7 @@ _ALLOCATOR = "it changes or calls the GPU memory allocator, and this run uses no
 _NCCL = "it calls NCCL directly; use torch.distributed or torch.nn.parallel.comm, which are redirected"
 _RAW = "it returns or compiles something that can only be used by CUDA kernels"
 
-_RESULTS = tuple(
-    NameRule(owner, names, RETURNS, value)
-    for owner in ("torch.cuda", "torch.cuda.memory")
-    for names, value in _MEMORY_RESULTS
-) + (
+_RESULTS = tuple(NameRule("torch.cuda torch.cuda.memory", *row) for row in _MEMORY_RESULTS) + (
     NameRule("torch.cuda", _names("is_available is_initialized is_bf16_supported"), RETURNS, True),
     NameRule(
         "torch.cuda", _names("is_tf32_supported is_current_stream_capturing can_device_access_peer"), RETURNS, False
@@ -148,16 +139,16 @@ _CUDA = (
     NameRule("torch.cuda", _QUERIES, QUERY),
     NameRule("torch.cuda", ("init", "ipc_collect", "set_sync_debug_mode", "_sleep"), RETURNS),
     NameRule("torch._C", ("_cuda_clearCublasWorkspaces",), ADDED),  # PyTorch Lightning calls it
-    *_rules("torch.cuda torch.cuda.memory", _MEMORY, QUERY),
+    NameRule("torch.cuda torch.cuda.memory", _MEMORY, QUERY),
     NameRule("torch.cuda", _MEMORY_RESETS, RETURNS),
     NameRule("torch.cuda.memory", _MEMORY_RESETS + ("_record_memory_history",), RETURNS),
-    *_rules("torch.cuda torch.cuda.random", _RANDOM, QUERY),
+    NameRule("torch.cuda torch.cuda.random", _RANDOM, QUERY),
     NameRule("torch.cuda", _STREAMS, REPLACED, streams.replacement),
     NameRule("torch.cuda.streams", ("Stream", "Event"), REPLACED, streams.replacement),
     NameRule("torch.cuda.nvtx", ("range_push", "range_pop", "range_start"), RETURNS, 0),
     NameRule("torch.cuda.nvtx", ("mark", "range_end"), RETURNS),
     NameRule("torch.cuda.profiler", ("start", "stop", "init"), RETURNS),
-    *_rules("torch.cuda torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
+    NameRule("torch.cuda torch.cuda.graphs", _GRAPH_NAMES, UNSUPPORTED, _GRAPHS),
     NameRule("torch.cuda", _DRIVER, UNSUPPORTED, _NVML),
     NameRule(
         "torch.cuda",
@@ -211,19 +202,19 @@ _DEVICE_MESH = "torch.distributed torch.distributed.device_mesh"
 _PROCESS_GROUP = (("backend", "backend"), ("device_id", "none"))
 _PARALLEL = (
     NameRule("torch.nn.DataParallel", ("__init__",), CALLED, several_gpus.data_parallel_init),
-    *_rules(_DATA_PARALLEL, ("data_parallel",), CALLED, several_gpus.data_parallel),
-    *_rules(_PARALLEL_APPLY, ("parallel_apply",), CALLED, several_gpus.parallel_apply),
-    *_rules("torch.nn.parallel.comm torch.cuda.comm", _COMM, CALLED, several_gpus.comm),
+    NameRule(_DATA_PARALLEL, ("data_parallel",), CALLED, several_gpus.data_parallel),
+    NameRule(_PARALLEL_APPLY, ("parallel_apply",), CALLED, several_gpus.parallel_apply),
+    NameRule("torch.nn.parallel.comm torch.cuda.comm", _COMM, CALLED, several_gpus.comm),
     NameRule("torch.nn.parallel._functions.Scatter", ("apply",), CALLED, several_gpus.scatter_apply),
     NameRule("torch.nn.parallel._functions.Gather", ("apply",), CALLED, several_gpus.gather_apply),
     NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), CALLED, several_gpus.broadcast_apply),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("__init__",), ARGUMENTS, _ONE_DEVICE),
     NameRule("torch.nn.parallel.DistributedDataParallel", ("_passing_sync_batchnorm_handle",), RETURNS),
     NameRule("torch.nn.SyncBatchNorm", ("forward",), CALLED, several_gpus.sync_batch_norm_forward),
-    *_rules(_DISTRIBUTED, ("is_nccl_available",), RETURNS, True),
-    *_rules(_DISTRIBUTED, ("init_process_group", "new_group"), ARGUMENTS, _PROCESS_GROUP),
-    *_rules(_DISTRIBUTED, ("barrier",), ARGUMENTS, (("device_ids", "none"),)),
-    *_rules(_DEVICE_MESH, ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
+    NameRule(_DISTRIBUTED, ("is_nccl_available",), RETURNS, True),
+    NameRule(_DISTRIBUTED, ("init_process_group", "new_group"), ARGUMENTS, _PROCESS_GROUP),
+    NameRule(_DISTRIBUTED, ("barrier",), ARGUMENTS, (("device_ids", "none"),)),
+    NameRule(_DEVICE_MESH, ("init_device_mesh",), ARGUMENTS, (("device_type", "type"),)),
 )
 
 _PROFILED = (("use_cuda", "false"), ("use_device", "not cuda"))
@@ -244,9 +235,9 @@ LAZY_MODULES = ("torch.utils.cpp_extension", "torch.distributed.fsdp")
 
 
 def rows():
-    """Return every row, in the order in which they are applied."""
-    groups = (_CUDA, _RESULTS, _TENSORS, _FILES, _MIXED_PRECISION, _PARALLEL, _PROFILING, _EXTENSIONS)
-    return [row for group in groups for row in group]
+    """Return every row, each with one owner, in the order in which they are applied."""
+    table = _CUDA + _RESULTS + _TENSORS + _FILES + _MIXED_PRECISION + _PARALLEL + _PROFILING + _EXTENSIONS
+    return [row._replace(owner=owner) for row in table for owner in _names(row.owner)]
 
 
 def lazy_module(row):

@@ -22,6 +22,7 @@ from ...observers.steps import watch_optimizers, watch_scripting
 from ...support import random_state
 from ...support.patching import PatchStack, run_after, wraps_method
 from ...support.script_frames import script_line
+from ...support.tensor_lists import have_gradients
 from ...support.torch_compat import features, step_hooks
 from . import refusals, trained_modules
 from .binary_cross_entropy import AcceptedProbabilities
@@ -208,9 +209,7 @@ class ForcedLevel:
 
     def _before_step(self, optimizer, args, kwargs):
         self._check_inner(optimizer)
-        if optimizer in self._waiting and any(
-            param.grad is not None for group in optimizer.param_groups for param in group["params"]
-        ):
+        if optimizer in self._waiting and have_gradients(trained_modules.params_of(optimizer)):
             raise self.refused(optimizer, refusals.NO_MODULE)
 
     def _check_inner(self, optimizer):
@@ -229,11 +228,12 @@ class ForcedLevel:
         from ... import amp  # once a model trains: no overhead for scripts that only import torch
 
         for optimizer in optimizers:
-            if trained_modules.trains_float64(optimizer):
+            params = trained_modules.params_of(optimizer)
+            if any(param.dtype is torch.float64 for param in params):
                 raise self.refused(optimizer, refusals.FLOAT64)
             if any(map(trained_modules.is_first_fsdp, parts)):
                 raise self.refused(optimizer, refusals.FIRST_FSDP)
-            if self.level != "O0" and trained_modules.has_gradients_per_sample(optimizer):
+            if self.level != "O0" and any(hasattr(param, "grad_sample") for param in params):  # opacus
                 raise self.refused(optimizer, refusals.GRADIENTS_PER_SAMPLE)
             self._steps.release(optimizer)
         self._calls.undo()  # ``amp.initialize`` replaces ``forward`` too

@@ -71,26 +71,14 @@ class AutocastRegions:
             return session.process_casts.region() if self.is_float32() else contextlib.nullcontext()
         if not (self._has_cast or is_in_forward):
             return contextlib.nullcontext()
-        return _Float32(session)
+        float32 = _Float32()
+        float32.enter_context(session.cast_backend.paused())
+        float32.enter_context(products_in_float32())
+        return float32
 
 
-class _Float32:
-    """The context manager of a region with ``enabled=False``.
-
-    Args:
-        session: the ``Session``.
-    """
-
-    def __init__(self, session):
-        self._stack = contextlib.ExitStack()
-        self._contexts = session.cast_backend.paused(), products_in_float32()
-
-    def __enter__(self):
-        for context in self._contexts:
-            self._stack.enter_context(context)
-
-    def __exit__(self, *error):
-        return self._stack.__exit__(*error)
+class _Float32(contextlib.ExitStack):
+    """The contexts of a region with ``enabled=False``, entered at once."""
 
 
 def _is_in_forward():

@@ -9,6 +9,7 @@ from ...engine.loss_scaling.loss_scaler import is_one, is_same
 from ...support import tensor_lists
 from ...support.torch_compat import thread_context
 from . import refusals
+from .trained_modules import params_of
 
 #: Keys in ``metadata`` of the graph's node: the scale by which the script's own ``GradScaler`` multiplied a loss, and
 #: the loss before that.
@@ -139,8 +140,7 @@ def _with_usable_gradients(records):
 
 
 def _has_gradients(record):
-    groups = record.optimizer.param_groups
-    return record.masters.have_half_gradients() or any(tensor_lists.have_gradients(each["params"]) for each in groups)
+    return record.masters.have_half_gradients() or tensor_lists.have_gradients(params_of(record.optimizer))
 
 
 def times(tensor, scale):

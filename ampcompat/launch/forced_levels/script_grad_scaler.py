@@ -16,6 +16,7 @@ from ...engine.optimizers.step_or_skip import amp_step
 from ...observers.steps import grad_scaler_class
 from ...support.tensor_lists import has_non_finite, is_shard
 from .script_backward import mark_scaled, times
+from .trained_modules import params_of
 
 _READY, _UNSCALED, _STEPPED = "ready", "unscaled", "stepped"
 
@@ -101,8 +102,7 @@ class ScriptScalers:
         if record is None or not own.dynamic or record.skips.is_next_skipped():
             return
         record.gradients.prepare_step()
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        gradients = [param.grad for param in params if param.grad is not None]
+        gradients = [param.grad for param in params_of(optimizer) if param.grad is not None]
         if any(map(is_shard, gradients)) or not has_non_finite(gradients):  # all ranks check shards after the pass
             return
         own.load_state_dict({"loss_scale": self._published["scale"], "unskipped": self._published["unskipped"]})

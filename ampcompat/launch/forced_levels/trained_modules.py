@@ -42,23 +42,18 @@ def names_half(values):
 
 def trained_params(optimizers):
     """Return ``{id(param): optimizer}`` of optimizers."""
-    return {id(param): each for each in optimizers for group in each.param_groups for param in group["params"]}
+    return {id(param): each for each in optimizers for param in params_of(each)}
 
 
-def trains_float64(optimizer):
-    """Return whether one of the optimizer's params is float64."""
-    return any(param.dtype is torch.float64 for group in optimizer.param_groups for param in group["params"])
+def params_of(optimizer):
+    """Return the params of an optimizer as a list."""
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 def are_in_modules(optimizer):
     """Return whether a module has one of the optimizer's params."""
     trained = set(trained_params([optimizer]))
     return any(not trained.isdisjoint(map(id, each.parameters(recurse=False))) for each in all_modules())
-
-
-def has_gradients_per_sample(optimizer):
-    """Return whether the params of an optimizer get per-sample gradients, as with opacus."""
-    return any(hasattr(param, "grad_sample") for group in optimizer.param_groups for param in group["params"])
 
 
 def is_first_fsdp(model):

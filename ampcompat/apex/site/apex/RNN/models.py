@@ -1,13 +1,3 @@
 """Recurrent networks."""
 
-from ampcompat.apex.recurrent import (
-    GRU,
-    LSTM,
-    ReLU,
-    RNNCell,
-    Tanh,
-    bidirectionalRNN,
-    mLSTM,
-    mLSTMRNNCell,
-    stackedRNN,
-)
+from ampcompat.apex.recurrent import GRU, LSTM, ReLU, RNNCell, Tanh, bidirectionalRNN, mLSTM, mLSTMRNNCell, stackedRNN
