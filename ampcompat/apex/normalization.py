@@ -224,38 +224,32 @@ class FusedRMSNorm(_FusedNorm):
         return self._norm(input, self.weight, self.normalized_shape, self.eps)
 
 
-class MixedFusedLayerNorm(FusedLayerNorm):
+class _MixedNorm:
+    """Base class of the norms whose result is in the weight's dtype, so that there must be a weight.
+
+    Raises:
+        AmpValueError: ``elementwise_affine`` is false. As in Apex, it has no effect otherwise.
+        TypeError: there is another keyword.
+    """
+
+    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
+        name, affine = type(self).__name__, keywords.pop("elementwise_affine", None)
+        if keywords:
+            raise TypeError(f"{name} got an unexpected keyword argument {sorted(keywords)[0]!r}")
+        if affine:
+            warnings.warn(f"{name} always has a weight: leave elementwise_affine out.", stacklevel=2)
+        elif affine is not None:
+            raise AmpValueError(f"{name} returns the dtype of its weight, so elementwise_affine must be True.")
+        super().__init__(normalized_shape, eps, True, memory_efficient)
+
+
+class MixedFusedLayerNorm(_MixedNorm, FusedLayerNorm):
     """Layer norm with the result in the weights' dtype: with float32 weights, a half input gives a float32 result."""
 
     _norm = staticmethod(mixed_dtype_fused_layer_norm_affine)
 
-    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
-        _check_affine(type(self).__name__, keywords)
-        super().__init__(normalized_shape, eps, True, memory_efficient)
 
-
-class MixedFusedRMSNorm(FusedRMSNorm):
+class MixedFusedRMSNorm(_MixedNorm, FusedRMSNorm):
     """RMS norm with the result in the weight's dtype: with a float32 weight, a half input gives a float32 result."""
 
     _norm = staticmethod(mixed_dtype_fused_rms_norm_affine)
-
-    def __init__(self, normalized_shape, eps=1e-5, memory_efficient=False, **keywords):
-        _check_affine(type(self).__name__, keywords)
-        super().__init__(normalized_shape, eps, True, memory_efficient)
-
-
-def _check_affine(name, keywords):
-    """Accept ``elementwise_affine`` as Apex does: no effect if True, an error otherwise.
-
-    Raises:
-        AmpValueError: there would be no weight to determine the dtype.
-        TypeError: there is another keyword.
-    """
-    affine = keywords.pop("elementwise_affine", None)
-    if keywords:
-        raise TypeError(f"{name} got an unexpected keyword argument {sorted(keywords)[0]!r}")
-    if affine is None:
-        return
-    if not affine:
-        raise AmpValueError(f"{name} returns the dtype of its weight, so elementwise_affine must be True.")
-    warnings.warn(f"{name} always has a weight: leave elementwise_affine out.", stacklevel=3)

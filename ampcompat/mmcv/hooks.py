@@ -25,22 +25,7 @@ from .accumulation_schedule import NO_ACCUMULATION, AccumulationSchedule
 from .casts import wrap_fp16_model
 from .mmcv_loss_scaler import parse_loss_scale
 
-STAGES = (
-    "before_run",
-    "after_run",
-    "before_epoch",
-    "after_epoch",
-    "before_iter",
-    "after_iter",
-    "before_train_epoch",
-    "after_train_epoch",
-    "before_train_iter",
-    "after_train_iter",
-    "before_val_epoch",
-    "after_val_epoch",
-    "before_val_iter",
-    "after_val_iter",
-)
+_STAGES = ("run", "epoch", "iter", "train_epoch", "train_iter", "val_epoch", "val_iter")
 
 
 def import_mmcv_runner():
@@ -58,7 +43,8 @@ def _do_nothing(self, runner):
 
 
 _runner = import_mmcv_runner()
-Hook = type("Hook", (), dict.fromkeys(STAGES, _do_nothing)) if _runner is None else _runner.Hook
+_METHODS = dict.fromkeys([side + stage for stage in _STAGES for side in ("before_", "after_")], _do_nothing)
+Hook = type("Hook", (), _METHODS) if _runner is None else _runner.Hook
 
 
 _AVERAGING_WRAPPERS = frozenset(["DistributedDataParallel", "FullyShardedDataParallel"])

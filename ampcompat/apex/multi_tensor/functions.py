@@ -15,27 +15,6 @@ from ...support import tensor_lists as tensors
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import foreach_ops, updates
 
-__all__ = [
-    "multi_tensor_scale",
-    "multi_tensor_axpby",
-    "multi_tensor_l2norm",
-    "multi_tensor_l2norm_mp",
-    "multi_tensor_l2norm_scale",
-    "multi_tensor_unscale_l2norm",
-    "multi_tensor_sgd",
-    "multi_tensor_adam",
-    "multi_tensor_adam_capturable",
-    "multi_tensor_adam_capturable_master",
-    "multi_tensor_adagrad",
-    "multi_tensor_novograd",
-    "multi_tensor_lamb",
-    "multi_tensor_lamb_mp",
-    "multi_tensor_lamb_stage1_cuda",
-    "multi_tensor_lamb_stage2_cuda",
-    "update_scale_hysteresis",
-    "scale_check_overflow",
-]
-
 
 def multi_tensor_scale(chunk_size, noop_flag, tensor_lists, scale):
     """``out = in * scale`` for the lists ``[in, out]``; flags inf and nan in ``in``."""
@@ -272,6 +251,11 @@ def multi_tensor_lamb_stage2_cuda(
                 foreach_ops.mul_(found, list(ratios.to(params[0].device).unbind()))
             foreach_ops.subtract_(params, found, lr, found_inf)
             foreach_ops.write_back(batch[:1], (params,))
+
+
+#: The functions of ``amp_C``.
+__all__ = [name for name in dir() if name.startswith("multi_tensor_")]
+__all__ += ["update_scale_hysteresis", "scale_check_overflow"]
 
 
 class MultiTensorApply:

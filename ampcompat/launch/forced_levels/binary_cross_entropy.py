@@ -7,6 +7,7 @@ range of half. All of this ends with the forced level.
 
 import torch
 
+from ...observers.steps import watch_scripting
 from ...support.containers import map_arguments
 from ...support.patching import PatchStack
 from ...support.script_frames import script_line
@@ -36,18 +37,12 @@ class AcceptedProbabilities:
         self._patches.wrap(torch.nn.functional, "binary_cross_entropy", self._in_float32)
         if self._has_float32_sigmoid:
             self._widen_sigmoid()
-        self._patches.wrap(torch.jit, "script", self._scripting)
+        # The compiler looks up functions in ``torch``; the session restores those that it has replaced.
+        watch_scripting(self._patches, self.end, self.begin)
 
     def end(self):
         """Restore torch."""
         self._patches.undo()
-
-    def _scripting(self, script, obj, optimize=None, _frames_up=0, *args, **kwargs):
-        self.end()  # the compiler looks up functions in ``torch``; the session restores those that it has replaced
-        try:
-            return script(obj, optimize, _frames_up + 2, *args, **kwargs)
-        finally:
-            self.begin()
 
     def _in_float32(self, call, *args, **kwargs):
         """Return the ``binary_cross_entropy`` of half probabilities."""
