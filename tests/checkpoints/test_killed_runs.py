@@ -11,6 +11,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.half_kernels import stand_in
+from helpers.nested import same
 from helpers.processes import ROOT, environment
 
 STEPS = 120
@@ -58,19 +59,6 @@ def numbered(checkpoint):
     return checkpoint
 
 
-def differing(first, second, name=""):
-    """Return where two nested states differ by a bit."""
-    if isinstance(first, torch.Tensor):
-        return [] if first.dtype is second.dtype and torch.equal(first, second) else [name]
-    if isinstance(first, dict):
-        if first.keys() != second.keys():
-            return [name]
-        return [found for key in first for found in differing(first[key], second[key], f"{name}.{key}")]
-    if isinstance(first, (list, tuple)):
-        return differing(dict(enumerate(first)), dict(enumerate(second)), name)
-    return [] if first == second else [name]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """Return a function: level -> (what an undisturbed run printed, its last checkpoint), run once per level."""
@@ -96,7 +84,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(each, kills, undisturbe
     assert [line for line in said.splitlines() if line.startswith("step")] == last[first:], steps
     found = numbered(torch.load(str(tmp_path / "killed.pt")))
     assert found["step"] == STEPS
-    assert differing(found, expected) == [], steps
+    assert same(found, expected), steps
 
 
 def test_the_example_learns(undisturbed):

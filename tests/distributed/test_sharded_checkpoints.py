@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 from helpers import ranks, sharding
+from helpers.nested import same
 
 if sharding.why_not():
     pytest.skip(sharding.why_not(), allow_module_level=True)
@@ -36,13 +37,6 @@ def saved(tmp_path_factory):
     """Return a folder with a checkpoint of step 2, and what is in it."""
     folder = str(tmp_path_factory.mktemp("saved") / "run")
     return folder, ranks.run(loops.resumed, folder, 2)[0][1]
-
-
-def equal(one, other):
-    """Return whether two nests of dicts are equal, tensors bit for bit."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(value, other[name]) for name, value in one.items())
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
 
 
 def close(one, other):
@@ -77,7 +71,7 @@ def test_resumed_on_as_many_ranks_training_ends_at_the_same_bits(saved, tmp_path
     ends = ranks.run(loops.resumed, copied(folder, tmp_path), 4, False)
     whole = ranks.run(loops.resumed, str(tmp_path / "none"), 4, False)
     for (loaded, end), (_, expected) in zip(ends, whole):
-        assert equal(loaded, before) and equal(end, expected)
+        assert same(loaded, before) and same(end, expected)
         assert before["amp"] == {"loss_scaler0": {"loss_scale": SCALE / 2, "unskipped": 1}}
 
 
@@ -87,11 +81,11 @@ def test_four_ranks_then_two_then_three_then_one_process(tmp_path, monkeypatch):
     state = None
     for number, last in ((4, 2), (2, 4), (3, 6)):
         outcomes = ranks.run(loops.resumed, folder, last, world_size=number)
-        assert state is None or all(equal(loaded, state) for loaded, _ in outcomes)
+        assert state is None or all(same(loaded, state) for loaded, _ in outcomes)
         state = outcomes[0][1]
     loaded, net, optimizer = read(folder)
     assert loaded.pop("step") == 6
-    assert equal(loaded, {name: value for name, value in state.items() if name != "step"})
+    assert same(loaded, {name: value for name, value in state.items() if name != "step"})
     amp.initialize(net, optimizer, opt_level="O2", init_scale=SCALE, verbosity=0)
     amp.load_state_dict(loaded["amp"])
     loops.train(net, optimizer, range(7, 9))
@@ -111,4 +105,4 @@ def test_a_rank_killed_while_saving_leaves_a_checkpoint_to_resume_from(saved, tm
     loaded, _, _ = read(folder)
     assert loaded["step"] == (3 if (victim, moment) == (0, 5) else 2)
     if loaded.pop("step") == 2:
-        assert equal(loaded, {name: value for name, value in before.items() if name != "step"})
+        assert same(loaded, {name: value for name, value in before.items() if name != "step"})

@@ -41,46 +41,36 @@ def outcome(net, skipped):
     return {"scaler": state, "skipped": skipped, "weights": {k: v.clone() for k, v in net.state_dict().items()}}
 
 
-def plain(model, optimizer, share, inject=None, forward_alone=False):
-    """Use ``amp.scale_loss`` under no_sync, without delaying anything; return which steps were skipped."""
+def plain(model, optimizer, share, inject=None, forward_alone=False, delays=False):
+    """Use ``amp.scale_loss`` under no_sync; return which steps were skipped.
+
+    Args:
+        inject: (step, micro-batch) of a loss that is infinite.
+        forward_alone: whether backward passes are outside of no_sync.
+        delays: whether passes that are not reduced delay unscaling.
+    """
     skipped = []
     for step, group in enumerate(micro_batches()):
         optimizer.zero_grad()
         for index, batch in enumerate(group):
             waits = index < MICRO - 1
+            options = {"delay_unscale": waits} if delays else {}
             with model.no_sync() if waits else torch.enable_grad():
                 loss = loss_of(model, batch[share]) / MICRO
                 if (step, index) == inject:
                     loss = loss * float("inf")
                 if not forward_alone:
-                    backward(loss, optimizer)
+                    loops.backward(loss, optimizer, **options)
             if forward_alone:
-                backward(loss, optimizer)
+                loops.backward(loss, optimizer, **options)
         optimizer.step()
         skipped.append(amp.step_was_skipped(optimizer))
     return skipped
-
-
-def backward(loss, optimizer):
-    loops.backward(loss, optimizer)
 
 
 def delayed(model, optimizer, share, inject=None):
-    """Delay unscaling until the pass that is reduced, as Apex's documentation says; return which steps were skipped."""
-    skipped = []
-    for step, group in enumerate(micro_batches()):
-        optimizer.zero_grad()
-        for index, batch in enumerate(group):
-            waits = index < MICRO - 1
-            with model.no_sync() if waits else torch.enable_grad():
-                loss = loss_of(model, batch[share]) / MICRO
-                if (step, index) == inject:
-                    loss = loss * float("inf")
-                with amp.scale_loss(loss, optimizer, delay_unscale=waits) as scaled_loss:
-                    scaled_loss.backward()
-        optimizer.step()
-        skipped.append(amp.step_was_skipped(optimizer))
-    return skipped
+    """Delay unscaling until the pass that is reduced, as Apex's documentation says."""
+    return plain(model, optimizer, share, inject, delays=True)
 
 
 def alone(level, **options):
@@ -90,7 +80,7 @@ def alone(level, **options):
     try:
         for group in micro_batches():
             optimizer.zero_grad()
-            backward(loss_of(net, torch.cat(group)), optimizer)
+            loops.backward(loss_of(net, torch.cat(group)), optimizer)
             optimizer.step()
             skipped.append(amp.step_was_skipped(optimizer))
         return outcome(net, skipped)
@@ -134,9 +124,9 @@ def read_between_passes(rank, level):
     model = torch.nn.parallel.DistributedDataParallel(net)
     try:
         with model.no_sync():
-            backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
+            loops.backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
         own = net.weight.grad.float().clone()
-        backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
+        loops.backward(loss_of(model, torch.eye(3)[rank : rank + 1]), optimizer)
         return own, net.weight.grad.float()
     finally:
         ampcompat.reset()
@@ -148,7 +138,7 @@ def never_reduced(rank):
     model = torch.nn.parallel.DistributedDataParallel(net)
     try:
         with model.no_sync():
-            backward(loss_of(model, torch.ones(2, 6)) * (float("inf") if rank else 1.0), optimizer)
+            loops.backward(loss_of(model, torch.ones(2, 6)) * (float("inf") if rank else 1.0), optimizer)
         optimizer.step()
         found = amp.step_was_skipped(optimizer), amp.state_dict()["loss_scaler0"]["loss_scale"]
     finally:
@@ -166,8 +156,8 @@ def unused_params(rank):
     model = torch.nn.parallel.DistributedDataParallel(body, find_unused_parameters=True)
     try:
         with model.no_sync():
-            backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
-        backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
+            loops.backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
+        loops.backward(model(torch.ones(1, 2), rank).float().sum(), optimizer)
         grads = [param.grad for param in amp.master_params(optimizer)]
         return [None if grad is None else grad.clone() for grad in grads]
     finally:

@@ -30,6 +30,16 @@ def make(setting, rate=RATE):
     return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
 
 
+FLOAT32 = SimpleNamespace(high=HIGH)
+
+
+def make_runner(hook, iterations=1, overflows=(), rate=RATE):
+    """Return a runner of a model in float32 by plain SGD."""
+    model = DecoratedProduct(1.0).to(HIGH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    return BareRunner(model, optimizer, hook, losses_of(FLOAT32, overflows), iterations)
+
+
 def reference_run(setting, model, length, total, start=0, overflows=()):
     """Return the reference after iterations ``start`` to ``total``, ``length`` of them to a step."""
     reference = ProductReference(setting, model)
@@ -150,9 +160,9 @@ def test_resumed_run_equals_the_uninterrupted_one_bit_for_bit(setting, cut):
 def test_a_scale_that_mmcv_saved_is_resumed_unless_the_config_wants_a_static_one(state):
     for loss_scale, expected in (("dynamic", 32.0), (512.0, 512.0)):
         hook = Fp16OptimizerHook(loss_scale=loss_scale)
-        model = DecoratedProduct(1.0).to(HIGH)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        hook.before_run(SimpleNamespace(model=model, optimizer=optimizer, meta={"fp16": {"loss_scaler": state}}))
+        runner = make_runner(hook)
+        runner.meta = {"fp16": {"loss_scaler": state}}
+        hook.before_run(runner)
         assert hook.loss_scaler.loss_scale == expected
 
 
@@ -169,41 +179,31 @@ class LogBuffer:
 
 @pytest.mark.parametrize("hook_class", (OptimizerHook, Fp16OptimizerHook, GradientCumulativeFp16OptimizerHook))
 def test_unscaled_gradients_are_clipped_and_their_norm_is_logged(hook_class):
-    model = DecoratedProduct(1.0).to(HIGH)
-    before = weights_of(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    hook = hook_class(grad_clip=dict(max_norm=2.0**-10, norm_type=2))
-    setting = SimpleNamespace(high=HIGH)
-    runner = BareRunner(model, optimizer, hook, losses_of(setting), 1)
+    runner = make_runner(hook_class(grad_clip=dict(max_norm=2.0**-10, norm_type=2)), rate=1.0)
+    before = weights_of(runner.model)
     runner.log_buffer = LogBuffer()
     runner.run()
     x, factor = torch.tensor([1.0, -0.5]).double(), factor_of(0)
     norm = torch.cat([factor * x * before["b"].double(), factor * x * before["a"].double()]).norm().item()
     assert runner.log_buffer.seen == [({"grad_norm": pytest.approx(norm, rel=1e-6)}, 1)]
-    moved = torch.cat([(weights_of(model)[name] - before[name]).double() for name in ("a", "b")])
+    moved = torch.cat([(weights_of(runner.model)[name] - before[name]).double() for name in ("a", "b")])
     assert moved.norm().item() == pytest.approx(2.0**-10, rel=1e-3)
 
 
 def test_an_overflow_is_neither_clipped_nor_logged():
-    model = DecoratedProduct(1.0).to(HIGH)
-    before = weights_of(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    hook = Fp16OptimizerHook(grad_clip=dict(max_norm=1.0))
-    runner = BareRunner(model, optimizer, hook, losses_of(SimpleNamespace(high=HIGH), overflows=(0,)), 1)
+    runner = make_runner(Fp16OptimizerHook(grad_clip=dict(max_norm=1.0)), overflows=(0,))
+    before = weights_of(runner.model)
     runner.log_buffer = LogBuffer()
     runner.run()
-    assert runner.log_buffer.seen == [] and differing(weights_of(model), before) == []
-    assert amp.step_was_skipped(optimizer)
+    assert runner.log_buffer.seen == [] and differing(weights_of(runner.model), before) == []
+    assert amp.step_was_skipped(runner.optimizer)
 
 
 # -- around it ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_hook_prints_overflows_and_nothing_else(capsys):
-    model = DecoratedProduct(1.0).to(HIGH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    hook = Fp16OptimizerHook(loss_scale="dynamic")
-    BareRunner(model, optimizer, hook, losses_of(SimpleNamespace(high=HIGH), overflows=(0,)), 1).run()
+    make_runner(Fp16OptimizerHook(loss_scale="dynamic"), overflows=(0,)).run()
     said = capsys.readouterr().out.splitlines()
     assert said == ["Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0"]
 
@@ -211,23 +211,18 @@ def test_the_hook_prints_overflows_and_nothing_else(capsys):
 def test_two_runs_side_by_side_have_a_scale_each():
     runners = []
     for scale in (64.0, 1024.0):
-        model = DecoratedProduct(1.0).to(HIGH)
         hook = Fp16OptimizerHook(loss_scale={"init_scale": scale})
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        losses = losses_of(SimpleNamespace(high=HIGH), overflows=(1,) if scale == 64.0 else ())
-        runners.append(BareRunner(model, optimizer, hook, losses, 4).run(until=1))
+        runners.append(make_runner(hook, 4, overflows=(1,) if scale == 64.0 else ()).run(until=1))
     for runner in runners + runners:
         runner.run(until=runner.iter + 1) if runner.iter < 3 else runner.run()
     assert [runner.hook.loss_scaler.loss_scale for runner in runners] == [32.0, 1024.0]
 
 
 def test_without_before_run_the_first_iteration_is_an_error():
-    model = DecoratedProduct(1.0).to(HIGH)
-    hook = Fp16OptimizerHook()
-    runner = SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
-    runner.outputs = {"loss": model(torch.ones(2, dtype=HIGH)).sum()}
+    runner = make_runner(Fp16OptimizerHook())
+    runner.outputs = {"loss": runner.losses(runner.model, 0)}
     with pytest.raises(RuntimeError, match="Call its before_run"):
-        hook.after_train_iter(runner)
+        runner.hook.after_train_iter(runner)
 
 
 def test_an_unknown_level_is_an_error():
@@ -247,12 +242,10 @@ def test_where_amp_is_disabled_the_hooks_train_in_float32():
 
 
 def test_after_reset_the_model_and_its_optimizer_are_plain_again():
-    model = DecoratedProduct(1.0).to(HIGH)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    BareRunner(model, optimizer, Fp16OptimizerHook(opt_level="O2"), losses_of(SimpleNamespace(high=HIGH)), 2).run()
-    assert model.a.dtype is LOW
+    runner = make_runner(Fp16OptimizerHook(opt_level="O2"), 2).run()
+    assert runner.model.a.dtype is LOW
     ampcompat.reset()
-    assert model.a.dtype is HIGH and "step" not in vars(optimizer)
+    assert runner.model.a.dtype is HIGH and "step" not in vars(runner.optimizer)
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------

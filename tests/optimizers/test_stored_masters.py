@@ -6,6 +6,7 @@ import io
 import pytest
 import torch
 from helpers import half_kernels, loops
+from helpers.nested import same
 
 import ampcompat
 from ampcompat import amp
@@ -86,17 +87,6 @@ def train(make_optimizer, stored, steps=5, between=nothing, passes=1, after=noth
 
 def are_stored(optimizer):
     return all(type(pair.master) is StoredMaster for pair in record_of(optimizer).pairs())
-
-
-def same(one, other):
-    """Return whether nested tensors are equal bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def assert_same(make_optimizer, **how):

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from helpers.nested import same
 from known_optimizer_differences import BOUNDS, WIDER_BOUNDS
 from optimizer_runs import AmpTraining, configurations, state_of, train_plainly
 
@@ -85,17 +86,6 @@ def differs_after_overflows(configuration, level):
     plain = plain_trainings()[configuration.name]
     moved = distance(plain[0], plain[-1])
     return None if distance(trained, undisturbed) <= bound * moved else "the steps after the overflows"
-
-
-def same(values, others):
-    """Return whether nested values are equal bit for bit."""
-    if isinstance(values, torch.Tensor):
-        return torch.equal(values, others)
-    if isinstance(values, dict):
-        return list(values) == list(others) and all(same(values[key], others[key]) for key in values)
-    if isinstance(values, (list, tuple)):
-        return len(values) == len(others) and all(map(same, values, others))
-    return values == others
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
