@@ -212,6 +212,14 @@ class Momentum:
         return torch.equal(model.a.detach(), master.detach().to(LOW))
 
 
+def train(model, optimizer, factors):
+    """Step once per factor of the loss."""
+    for factor in factors:
+        optimizer.zero_grad()
+        optimizer.backward(model(X) * factor)
+        optimizer.step()
+
+
 SCALES = [
     {},
     {"static_loss_scale": 128.0},
@@ -226,9 +234,7 @@ def test_a_loop_trains_float_masters(scales):
     model, optimizer = make_mixed(**scales)
     reference = Momentum(model)
     for _ in range(5):
-        optimizer.zero_grad()
-        optimizer.backward(model(X))
-        optimizer.step()
+        train(model, optimizer, [1.0])
         reference.step()
     assert reference.agrees_with(model, optimizer)
     assert optimizer.param_groups[0]["params"][0] is optimizer.fp32_from_fp16_groups[0][0]
@@ -303,6 +309,18 @@ def test_the_scale_can_be_set():
             make_mixed(static_loss_scale=scale)
 
 
+def closure_of(optimizer, loss_of):
+    """Return a closure that computes a loss, its gradients too."""
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_of()
+        optimizer.backward(loss)
+        return loss
+
+    return closure
+
+
 class Twice(torch.optim.SGD):
     """Calls its closure twice a step, and moves between the calls."""
 
@@ -319,14 +337,11 @@ def test_closures_see_the_params_that_the_optimizer_has_moved():
     optimizer = FP16_Optimizer(Twice([model.a], lr=0.25), dynamic_loss_scale=True)
     seen = []
 
-    def closure():
-        optimizer.zero_grad()
+    def loss_of():
         seen.append(model.a.detach().clone())
-        loss = (X * model.a.to(HIGH)).sum()
-        optimizer.backward(loss)
-        return loss
+        return (X * model.a.to(HIGH)).sum()
 
-    loss = optimizer.step(closure)
+    loss = optimizer.step(closure_of(optimizer, loss_of))
     starts = [torch.tensor([1.0, 0.5], dtype=HIGH) - 0.25 * step * X for step in range(3)]
     assert [value.tolist() for value in seen] == [value.tolist() for value in starts[:2]]
     assert model.a.tolist() == starts[2].tolist() and loss.item() == (X * starts[1]).sum().item()
@@ -336,27 +351,15 @@ def test_an_overflow_within_a_closure_runs_it_again(capsys):
     model = Mixed()
     optimizer = FP16_Optimizer(torch.optim.SGD([model.a], lr=0.25), dynamic_loss_scale=True)
     factors = iter([float("inf"), float("nan"), 1.0])
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (X * model.a.to(HIGH)).sum() * next(factors)
-        optimizer.backward(loss)
-        return loss
-
-    optimizer.step(closure)
+    optimizer.step(closure_of(optimizer, lambda: (X * model.a.to(HIGH)).sum() * next(factors)))
     assert optimizer.loss_scale == 2.0**14 and model.a.tolist() == [1.0 - 2.0**-5, 0.5 + 2.0**-7]
     assert capsys.readouterr().out.count("within the closure") == 2
 
 
 def test_a_closure_that_overflows_for_ever_is_given_up():
     model, optimizer = make_mixed(dynamic_loss_scale=True, verbose=False)
-
-    def closure():
-        optimizer.zero_grad()
-        optimizer.backward(model(X) * float("nan"))
-
     with pytest.raises(GradientOverflowError, match="in a row"):
-        optimizer.step(closure)
+        optimizer.step(closure_of(optimizer, lambda: model(X) * float("nan")))
     assert optimizer.first_closure_call_this_step and model.a.tolist() == [1.0, 0.5]
 
 
@@ -364,15 +367,8 @@ def test_lbfgs_minimizes_through_closures():
     target = torch.tensor([3.0, -2.0], dtype=HIGH)
     weight = torch.nn.Parameter(torch.zeros(2, dtype=LOW))
     optimizer = FP16_Optimizer(torch.optim.LBFGS([weight], lr=0.5), dynamic_loss_scale=True, verbose=False)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = ((weight.to(HIGH) - target) ** 2).sum()
-        optimizer.backward(loss)
-        return loss
-
     for _ in range(3):
-        optimizer.step(closure)
+        optimizer.step(closure_of(optimizer, lambda: ((weight.to(HIGH) - target) ** 2).sum()))
     assert (weight.detach().to(HIGH) - target).abs().max() < 1e-2
 
 
@@ -390,15 +386,9 @@ def test_state_from_before_is_widened_and_kept():
 
 @pytest.mark.parametrize("scales", SCALES, ids=str)
 def test_a_resumed_run_is_the_uninterrupted_one(scales):
-    def train(model, optimizer, steps):
-        for factor in steps:
-            optimizer.zero_grad()
-            optimizer.backward(model(X) * factor)
-            optimizer.step()
-
     steps = (1.0, 0.3, -0.7, 0.11, 1.3, 0.9)
     whole = make_mixed(**scales)
-    train(*whole, steps=steps)
+    train(*whole, steps)
     model, optimizer = make_mixed(**scales)
     train(model, optimizer, steps[:3])
     saved = saved_and_loaded({"model": model.state_dict(), "optimizer": optimizer.state_dict()})

@@ -156,26 +156,6 @@ def test_the_profiler_is_switched_on_in_vain():
 # -- libraries that choose their code by what they find ----------------------------------------------------------------
 
 
-def test_t5_takes_the_norm_that_it_finds():
-    class Own(torch.nn.Module):
-        def __init__(self, hidden_size, eps=1e-6):
-            super().__init__()
-            self.weight, self.eps = torch.nn.Parameter(torch.ones(hidden_size)), eps
-
-        def forward(self, x):
-            return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
-
-    Norm = Own
-    try:
-        from apex.normalization import FusedRMSNorm as Norm
-    except ImportError:
-        pass
-    assert Norm is not Own
-    x, (own, found) = torch.randn(2, 3, 8), (each(8, eps=1e-6) for each in (Own, Norm))
-    found.load_state_dict(own.state_dict())
-    assert torch.allclose(own(x), found(x), rtol=1e-5)
-
-
 def test_fairseq_subclasses_the_norm_and_the_adam_that_it_finds():
     from apex.multi_tensor_apply import multi_tensor_applier
     from apex.normalization import FusedLayerNorm

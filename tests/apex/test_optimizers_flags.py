@@ -83,15 +83,19 @@ def test_state_dicts_count_the_steps_that_were_made_in_plain_numbers(make, formu
     assert all(torch.allclose(one, other, rtol=1e-5) for one, other in zip(params_of(optimizer), params_of(clone)))
 
 
-@needs_flags
 @each_class
-def test_strides_do_not_matter(make, formula, options):
+@pytest.mark.parametrize("flagged", [pytest.param(True, marks=needs_flags), False], ids=["flagged", "plain"])
+def test_strides_do_not_matter(make, formula, options, flagged):
     runs = []
     for turned in (False, True):
         (param,) = fresh_params(torch.float32, [(4, 3)])
         optimizer = made(make, options, [torch.nn.Parameter(param.detach().t().contiguous().t()) if turned else param])
         for index, overflowed in enumerate([True, False, True, False]):
-            step(optimizer, index, overflowed)
+            if flagged:
+                step(optimizer, index, overflowed)
+            else:
+                set_gradients(params_of(optimizer), index)
+                optimizer.step()
         runs.append(params_of(optimizer)[0].detach())
     assert torch.allclose(*runs, rtol=1e-5)
 

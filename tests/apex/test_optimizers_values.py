@@ -234,19 +234,6 @@ def test_state_that_apex_saved_in_half_becomes_float32():
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("make, formula, options", PLAIN, ids=[case[0].__name__ for case in PLAIN])
-def test_strides_of_params_and_gradients_may_differ(make, formula, options):
-    matrix = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
-    gradient = torch.randn(3, 4, generator=torch.Generator().manual_seed(6))
-    plain, turned = (torch.nn.Parameter(each) for each in (matrix.clone(), matrix.t().contiguous().t()))
-    plain.grad, turned.grad = gradient.clone(), gradient.clone()
-    for param in (plain, turned):
-        optimizer = make([param], **dict({"lr": 0.1}, **options))
-        optimizer.step()
-        optimizer.step()
-    assert torch.allclose(plain, turned, rtol=1e-5, atol=1e-6)
-
-
 def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
     runs = []
     for usable in (True, False):

@@ -93,6 +93,7 @@ def test_redirections_nest_and_an_exception_undoes_them():
             assert torch.zeros(1, device="cuda").is_cuda
             1 / 0
     assert torch.zeros is original and not torch.zeros(1).is_cuda
+    assert torch.device("cuda").type == "cuda" and type(torch.device) is type
     assert not [finder for finder in sys.meta_path if type(finder).__name__ == "ImportHook"]
 
 

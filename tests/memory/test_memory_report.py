@@ -71,8 +71,11 @@ def test_a_report_at_any_level_holds_the_kinds_counted_by_hand(setting):
     assert report.peak_total == report.at_peak.total
 
 
-def test_a_report_without_amp_names_its_level_and_leaves_the_optimizer_alone():
+@pytest.mark.parametrize("is_disabled", [False, True])
+def test_a_report_without_amp_names_its_level_and_leaves_the_optimizer_alone(is_disabled):
     model, optimizer, step = plain_training()
+    if is_disabled:
+        amp.initialize(model, optimizer, enabled=False)
     before = dict(vars(optimizer))
     report = ampcompat.memory_report(model, optimizer, step)
     assert "step" not in vars(optimizer) or vars(optimizer)["step"] == before["step"]
