@@ -8,6 +8,7 @@ import inspect
 import torch
 from ddp_loops import batches, make_net
 from helpers import loops
+from sharded_loops import half_inside, shard
 
 import ampcompat
 from ampcompat import amp
@@ -17,7 +18,7 @@ SCALE = 2.0**10  # no overflow in half all-reduces
 
 
 def every_way(rank, cases):
-    """Return ``{case: (losses, skips, weights)}``."""
+    """Return the outcome of each (way, level)."""
     outcomes = {}
     for way, level in cases:
         try:
@@ -28,11 +29,13 @@ def every_way(rank, cases):
 
 
 def train(net, optimizer, forward, inputs, level):
-    """Train with one infinite loss on the last rank; return the skips and the weights."""
+    """Train with one infinite loss on the last rank; return the skips, the weights and evaluations before each step."""
     last = torch.distributed.get_world_size() - 1 if torch.distributed.is_initialized() else 0
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    skips = []
+    skips, seen = [], []
     for step, batch in enumerate(inputs):
+        with torch.no_grad():
+            seen.append(forward(batches()[0]).float())
         optimizer.zero_grad()
         loss = forward(batch).float().pow(2).mean()
         if step == 2 and rank == last and level in ("O1", "O2"):
@@ -41,8 +44,8 @@ def train(net, optimizer, forward, inputs, level):
         torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 10.0)
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))
-    state = net.state_dict()
-    return skips, {name: v.full_tensor() if hasattr(v, "full_tensor") else v for name, v in state.items()}
+    weights = {name: v.full_tensor() if hasattr(v, "full_tensor") else v for name, v in net.state_dict().items()}
+    return skips, weights, torch.stack(seen)
 
 
 def one_process(level):
@@ -83,6 +86,21 @@ def compressed(rank, level):
     model = torch.nn.parallel.DistributedDataParallel(net)
     model.register_comm_hook(None, fp16_compress_hook)
     return train(net, optimizer, model, [batch[rank::2] for batch in batches()], level)
+
+
+def sharded(rank, level):
+    """Train under ``fully_shard``."""
+    return _train_shards(shard(make_net()), rank, level)
+
+
+def sharded_in_half(rank, level):
+    """Train under ``fully_shard`` with a policy that computes in half from float32 shards."""
+    return _train_shards(half_inside(make_net()), rank, level)
+
+
+def _train_shards(net, rank, level):
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    return train(net, optimizer, net, [batch[rank::2] for batch in batches()], level)
 
 
 def split_layers(rank, level):

@@ -1,4 +1,4 @@
-"""Training of a model that torch's ``fully_shard`` has sharded over two processes. Importable by spawned processes."""
+"""Models that torch's ``fully_shard`` has sharded over two processes. Importable by spawned processes."""
 
 import contextlib
 import io
@@ -51,57 +51,8 @@ def half_inside(net):
     return shard(net, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16, output_dtype=torch.float32))
 
 
-WAYS = {
-    "O0": (shard, {"opt_level": "O0"}),
-    "O1": (shard, {"opt_level": "O1"}),
-    "O4": (shard, {"opt_level": "O4"}),
-    "O1 in half": (half_inside, {"opt_level": "O1"}),
-}
-
-
-def train(net, make_optimizer, inputs, overflow_at=None, **options):
-    """Train; return (evaluations before each step, skips, scale)."""
-    optimizer = make_optimizer(net.parameters())
-    amp.initialize(net, optimizer, verbosity=0, **options)
-    probe = batches()[0]
-    seen, skips = [], []
-    for step, batch in enumerate(inputs):
-        with torch.no_grad():
-            seen.append(net(probe).float())
-        optimizer.zero_grad()
-        loss = net(batch).float().pow(2).mean() * (float("inf") if step == overflow_at else 1.0)
-        loops.step(loss, optimizer)
-        skips.append(amp.step_was_skipped(optimizer))
-    return torch.stack(seen), skips, amp.state_dict()["loss_scaler0"]["loss_scale"]
-
-
 def sgd(params):
     return torch.optim.SGD(params, lr=0.1, momentum=0.9)
-
-
-def one_process(**options):
-    """The reference: the joint batch in one process, without shards."""
-    try:
-        net = make_net()
-        return train(net, sgd, batches(), **options) + (net.state_dict(),)
-    finally:
-        ampcompat.reset()
-
-
-def every_way(rank, overflow_rank):
-    """Return the outcome by way."""
-    outcomes = {}
-    for way, (sharded, options) in WAYS.items():
-        net = sharded(make_net())
-        try:
-            overflow_at = 1 if rank == overflow_rank else None
-            halves = [batch[rank::2] for batch in batches()]
-            outcome = train(net, sgd, halves, overflow_at, **options)
-            weights = {name: value.full_tensor() for name, value in net.state_dict().items()}
-            outcomes[way] = outcome + (weights,)
-        finally:
-            ampcompat.reset()
-    return outcomes
 
 
 def late_shards(rank):

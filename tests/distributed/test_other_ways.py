@@ -1,8 +1,9 @@
-"""Sharded optimizer state, compressed gradients, tensor parallelism and pipeline stages, next to one process."""
+"""Sharded models and optimizers, compressed gradients, tensor parallelism and pipeline stages, next to one process."""
 
 import other_ways_loops as loops
 import pytest
 from helpers import ranks, sharding
+from sharded_loops import late_shards
 
 from ampcompat.support.torch_compat import features
 
@@ -19,6 +20,10 @@ CASES = [
     ("compressed", "O1"),
     ("compressed", "O2"),
     ("compressed", "O5"),
+    ("sharded", "O0"),
+    ("sharded", "O1"),
+    ("sharded", "O4"),
+    ("sharded_in_half", "O1"),
     ("split_layers", "O0"),
     ("split_layers", "O1"),
     ("split_layers", "O4"),
@@ -39,7 +44,7 @@ def why_not(way):
     """Return why this torch cannot train in a way, or None."""
     if way == "stages" and PIPELINES_ABORT:
         return "pipelines abort with gloo in torch 2.9"
-    return sharding.why_not() if way == "split_and_sharded" else None
+    return sharding.why_not() if "sharded" in way and way != "sharded_state" else None
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +56,25 @@ def outcomes():
 def test_ranks_skip_the_same_steps_and_train_as_one_process_does(outcomes, way, level):
     if why_not(way) is not None:
         pytest.skip(why_not(way))
-    expected_skips, expected = loops.one_process(level)
+    expected_skips, expected, expected_seen = loops.one_process("O2" if way == "sharded_in_half" else level)
     for outcome in outcomes:
-        skips, weights = outcome[way, level]
+        skips, weights, *seen = outcome[way, level]
         assert skips == expected_skips
         for name, value in weights.items():
             assert (value - expected[name]).abs().max() <= TOLERANCE[level] * expected[name].abs().max()
+        # Evaluated between steps: gathered weights live in reused memory, and a copy of them must not outlive it.
+        for found in seen:
+            assert (found - expected_seen).abs().max() <= 2 * TOLERANCE[level] * expected_seen.abs().max()
 
 
 def test_what_cannot_work_says_what_to_use_instead():
     for fsdp1, zero in ranks.run(loops.refusals):
         assert "fully_shard instead" in fsdp1
         assert "parameters_as_bucket_view=True" in zero and "or use fully_shard" in zero
+
+
+@pytest.mark.skipif(bool(sharding.why_not()), reason=str(sharding.why_not()))
+def test_an_optimizer_that_was_made_before_sharding_is_pointed_out_once():
+    first, second = ranks.run(late_shards)
+    assert first.count("the model does not train") == 1
+    assert second == ""  # only rank 0 prints
