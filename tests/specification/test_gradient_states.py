@@ -67,6 +67,7 @@ class Script(SessionMachine):
         weights = {name: torch.tensor(values, dtype=torch.float64) for name, values in WEIGHTS.items()}
         self.expected = HeldGradients(weights, owned, scales, half, stored, stay_half=setting.stored)
         self.fine = {}  # optimizer -> whether the delayed gradients that it holds are fine ones
+        self.has_plain = False  # a pass without a block may have left gradients that masters do not have yet
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
@@ -225,6 +226,7 @@ class Script(SessionMachine):
         if any(map(self.fine.get, owners)):
             return
         self.loss(gradients).backward()
+        self.has_plain = True
         self.expected.add(gradients)
 
     # -- reading and changing gradients --------------------------------------------------------------------------------
@@ -256,15 +258,23 @@ class Script(SessionMachine):
                 expected.change(name, change(getattr(self.model, name), grad, how))
 
     @precondition(lambda self: self.expected.unchecked is None)
-    @rule(optimizer=st.integers(0, 1), limit=st.sampled_from([2.0**-6, 2.0**-5]), through_data=st.booleans())
-    def clip_master_params(self, optimizer, limit, through_data):
+    @rule(
+        optimizer=st.integers(0, 1),
+        limit=st.sampled_from([2.0**-6, 2.0**-5]),
+        through_data=st.booleans(),
+        of_groups=st.booleans(),
+    )
+    def clip_master_params(self, optimizer, limit, through_data, of_groups):
         expected, names = self.expected, self.expected.owned[optimizer]
         others = set().union(*[expected.owners(name) for name in names])
         if expected.not_finite.intersection(names) or any(map(expected.is_delayed, others)):
             return
         if not all(map(expected.is_clean, others)) or all(expected.grads[name] is None for name in names):
             return  # torch's own function cannot clip nothing
-        params = list(amp.master_params(self.optimizers[optimizer]))
+        if of_groups and not self.has_plain:
+            params = self.optimizers[optimizer].param_groups[0]["params"]
+        else:
+            params = list(amp.master_params(self.optimizers[optimizer]))
         if through_data:  # as ``clip_grad_value_`` did before torch 2.1
             for grad in [param.grad for param in params if param.grad is not None]:
                 grad.data.clamp_(-limit, limit)
@@ -295,6 +305,7 @@ class Script(SessionMachine):
             clear_model(self.model, to_none)
         self.expected.clear(NAMES)
         self.expected.stepped.clear()
+        self.has_plain = False
 
     # -- steps and copies ----------------------------------------------------------------------------------------------
 
