@@ -41,16 +41,12 @@ def pause_loading(backend, patches):
     for owner, name in places:
         if owner is not None and name in vars(owner):
             patches.set(owner, name, _without_casts(getattr(owner, name), backend))
-    patches.set(worker, "_worker_loop", _in_worker(worker._worker_loop, backend))
 
-
-def _in_worker(original, backend):
-    @functools.wraps(original)
-    def worker_loop(*args, **kwargs):
+    def in_worker(original, *args, **kwargs):
         backend.stop()  # for threads that the Dataset starts too
         return original(*args, **kwargs)
 
-    return worker_loop
+    patches.wrap(worker, "_worker_loop", in_worker)
 
 
 def pause_offloading(backend, patches):
@@ -58,15 +54,13 @@ def pause_offloading(backend, patches):
     kind = getattr(getattr(torch.autograd, "graph", None), "save_on_cpu", None)
     if kind is None:  # torch before 1.10
         return
-    init = kind.__init__
 
-    @functools.wraps(init)
-    def init_with_paused_hooks(self, *args, **kwargs):
+    def init_with_paused_hooks(init, self, *args, **kwargs):
         init(self, *args, **kwargs)
         self.pack_hook = _without_casts(self.pack_hook, backend)
         self.unpack_hook = _without_casts(self.unpack_hook, backend)
 
-    patches.set(kind, "__init__", init_with_paused_hooks)
+    patches.wrap(kind, "__init__", init_with_paused_hooks)
 
 
 def accept_any_floating_input(is_exempt, patches):

@@ -20,24 +20,20 @@ def patch(patches):
     """Replace methods of ``AveragedModel``, once, until ``patches`` is undone, if torch has it."""
     averaged = getattr(sys.modules.get("torch.optim.swa_utils"), "AveragedModel", None)
     if averaged is not None and not hasattr(averaged.update_parameters, "amp_widens"):
-        patches.set(averaged, "__init__", _made_wide(averaged.__init__))
+        patches.wrap(averaged, "__init__", _make_wide)
         patches.set(averaged, "update_parameters", _widening(averaged.update_parameters))
 
 
-def _made_wide(init):
-    @functools.wraps(init)
-    def __init__(average, model, *args, **kwargs):
-        init(average, model, *args, **kwargs)
-        state = model.state_dict()  # with the masters' values
-        named = list(average.module.named_parameters()) + list(average.module.named_buffers())
-        half = [(name, tensor) for name, tensor in named if tensor.dtype in _HALF and name in state]
-        for name, tensor in half:
-            tensor.grad = None
-            tensor.data = state[name].detach().to(tensor.device, torch.float32, copy=True)
-        for module in average.module.modules() if half else ():
-            forward_conversion.unmark(module)
-
-    return __init__
+def _make_wide(init, average, model, *args, **kwargs):
+    init(average, model, *args, **kwargs)
+    state = model.state_dict()  # with the masters' values
+    named = list(average.module.named_parameters()) + list(average.module.named_buffers())
+    half = [(name, tensor) for name, tensor in named if tensor.dtype in _HALF and name in state]
+    for name, tensor in half:
+        tensor.grad = None
+        tensor.data = state[name].detach().to(tensor.device, torch.float32, copy=True)
+    for module in average.module.modules() if half else ():
+        forward_conversion.unmark(module)
 
 
 def _widening(update):

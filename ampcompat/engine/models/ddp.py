@@ -4,7 +4,6 @@ The masters are broadcast when a model is wrapped. Gradients that were moved to 
 when a later pass is reduced. A warning is issued if the ranks' CPUs compute half arithmetic differently.
 """
 
-import functools
 import warnings
 import weakref
 
@@ -68,21 +67,17 @@ class DDPWrappers:
             return
         patches.defer(self._close)
         self._is_patched = True
-        wrapper_class = torch.nn.parallel.DistributedDataParallel
-        original = wrapper_class.__init__
+        patches.wrap(torch.nn.parallel.DistributedDataParallel, "__init__", self._wrapped)
 
-        @functools.wraps(original)
-        def __init__(wrapper, module, *args, **kwargs):
-            original(wrapper, module, *args, **kwargs)
-            self.watch(wrapper)
-            # torch broadcasts the half weights only (old torch what ``state_dict`` returns, a float32 copy). Ranks that
-            # started from other seeds would keep their own masters, round them into the weights and diverge.
-            if self._casts_weights:
-                self._refresh_masters()
-                _broadcast(module, wrapper.process_group, self._find_master)
-            self.compare_arithmetic(module, wrapper.process_group)
-
-        patches.set(wrapper_class, "__init__", __init__)
+    def _wrapped(self, init, wrapper, module, *args, **kwargs):
+        init(wrapper, module, *args, **kwargs)
+        self.watch(wrapper)
+        # torch broadcasts the half weights only (old torch what ``state_dict`` returns, a float32 copy). Ranks that
+        # started from other seeds would keep their own masters, round them into the weights and diverge.
+        if self._casts_weights:
+            self._refresh_masters()
+            _broadcast(module, wrapper.process_group, self._find_master)
+        self.compare_arithmetic(module, wrapper.process_group)
 
     def _close(self):
         self._is_patched = self._casts_weights = self._has_warned = False

@@ -1,6 +1,5 @@
 """Optimizers that amp did not get: what a scaled pass leaves in their params becomes true gradients, too."""
 
-import functools
 from itertools import chain
 
 import torch
@@ -28,17 +27,14 @@ class OtherOptimizers:
         """Look for optimizers, and note those that are made later; undone by ``patches``."""
         patches.defer(setattr, self, "_is_open", False)
         self._is_open = True
-        make = torch.optim.Optimizer.__init__
-
-        @functools.wraps(make)
-        def noted(optimizer, *args, **kwargs):
-            make(optimizer, *args, **kwargs)
-            self._unknown.add(optimizer)
-
-        patches.set(torch.optim.Optimizer, "__init__", noted)
+        patches.wrap(torch.optim.Optimizer, "__init__", self._made)
         for each in all_objects(torch.optim.Optimizer):
             if record_of(each) is None:
                 self._unknown.add(each)
+
+    def _made(self, init, optimizer, *args, **kwargs):
+        init(optimizer, *args, **kwargs)
+        self._unknown.add(optimizer)
 
     def exist(self, patches):
         """Return whether there may be any; the search for them is undone by ``patches``."""

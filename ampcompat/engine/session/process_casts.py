@@ -210,17 +210,12 @@ def _first_param(model):
 
 def _watch_moves(on_move, patches):
     """Call ``on_move()`` after every call of a method that moves a module, those of other packages' devices too."""
-    for name in dict.fromkeys(_MOVES + features.available_devices()):
-        original = vars(torch.nn.Module).get(name)
-        if original is not None:
-            patches.set(torch.nn.Module, name, _noticed(original, on_move))
 
-
-def _noticed(original, on_move):
-    @functools.wraps(original)
-    def moving(*args, **kwargs):
+    def moving(original, *args, **kwargs):
         result = original(*args, **kwargs)
         on_move()
         return result
 
-    return moving
+    for name in dict.fromkeys(_MOVES + features.available_devices()):
+        if name in vars(torch.nn.Module):
+            patches.wrap(torch.nn.Module, name, moving)

@@ -47,10 +47,6 @@ _WINDOWS = _names(
     "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann kaiser nuttall"
 )
 _NEW_TENSORS = _names("new new_tensor new_empty new_empty_strided new_full new_ones new_zeros")
-_TENSOR_TYPES = _names(
-    "FloatTensor DoubleTensor HalfTensor BFloat16Tensor ByteTensor CharTensor ShortTensor IntTensor LongTensor "
-    "BoolTensor"
-)
 _STORAGES = (
     "torch.storage._StorageBase torch.storage.UntypedStorage torch.storage.TypedStorage "
     "torch.storage._UntypedStorage torch.storage._TypedStorage"
@@ -71,7 +67,7 @@ _TENSORS = (
     NameRule("torch.Tensor", ("record_stream",), RETURNS),
     NameRule("torch.Tensor", ("type",), CALLED, class_proxies.tensor_type),
     NameRule("torch.nn.Module", ("to",), CALLED, device_arguments.module_to),
-    NameRule("torch.cuda", _TENSOR_TYPES, REPLACED, class_proxies.cuda_type),
+    NameRule("torch.cuda", tuple(class_proxies.DTYPES), REPLACED, class_proxies.cuda_type),
     NameRule("torch", ("set_default_tensor_type",), CALLED, class_proxies.set_default_tensor_type),
     NameRule("torch", ("device",), REPLACED, class_proxies.device),
     NameRule("torch.accelerator", ("current_accelerator",), CALLED, class_proxies.current_accelerator),
@@ -194,7 +190,6 @@ _MIXED_PRECISION = (
 )
 
 _ONE_DEVICE = (("device_ids", "none"), ("output_device", "none"))
-_COMM = _names("broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather")
 _DATA_PARALLEL = "torch.nn.parallel torch.nn.parallel.data_parallel"
 _PARALLEL_APPLY = "torch.nn.parallel torch.nn.parallel.parallel_apply torch.nn.parallel.data_parallel"
 _DISTRIBUTED = "torch.distributed torch.distributed.distributed_c10d"
@@ -204,7 +199,7 @@ _PARALLEL = (
     NameRule("torch.nn.DataParallel", ("__init__",), CALLED, several_gpus.data_parallel_init),
     NameRule(_DATA_PARALLEL, ("data_parallel",), CALLED, several_gpus.data_parallel),
     NameRule(_PARALLEL_APPLY, ("parallel_apply",), CALLED, several_gpus.parallel_apply),
-    NameRule("torch.nn.parallel.comm torch.cuda.comm", _COMM, CALLED, several_gpus.comm),
+    NameRule("torch.nn.parallel.comm torch.cuda.comm", tuple(several_gpus.COMM), CALLED, several_gpus.comm),
     NameRule("torch.nn.parallel._functions.Scatter", ("apply",), CALLED, several_gpus.scatter_apply),
     NameRule("torch.nn.parallel._functions.Gather", ("apply",), CALLED, several_gpus.gather_apply),
     NameRule("torch.nn.parallel._functions.Broadcast", ("apply",), CALLED, several_gpus.broadcast_apply),

@@ -75,7 +75,8 @@ def generator(target, original):
     return proxy("Generator", original.__module__, make, original.__instancecheck__, original, __doc__=original.__doc__)
 
 
-_DTYPES = {
+#: CUDA's tensor types.
+DTYPES = {
     "FloatTensor": "float32",
     "DoubleTensor": "float64",
     "HalfTensor": "float16",
@@ -93,7 +94,7 @@ _PREFIX = "torch.cuda."
 def cuda_type(target, original):
     """Replace one of CUDA's tensor types."""
     name = original.__name__.rpartition(".")[2]
-    dtype = getattr(torch, _DTYPES[name])
+    dtype = getattr(torch, DTYPES[name])
 
     def make(*args, **kwargs):
         return getattr(torch, name)(*args, **kwargs).to(target.device())
@@ -107,7 +108,7 @@ def cuda_type(target, original):
 def _dtype_of(tensor_type):
     """Return the dtype of a CUDA tensor type, given as a class or a string; None for anything else."""
     if isinstance(tensor_type, str) and tensor_type.startswith(_PREFIX):
-        return getattr(torch, _DTYPES.get(tensor_type[len(_PREFIX) :], ""), None)
+        return getattr(torch, DTYPES.get(tensor_type[len(_PREFIX) :], ""), None)
     return getattr(tensor_type, "cuda_dtype", None)
 
 

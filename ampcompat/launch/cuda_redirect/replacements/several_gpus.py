@@ -37,7 +37,7 @@ def parallel_apply(target, original, modules, inputs, kwargs_tup=None, devices=N
 
 def comm(target, original, *args, **kwargs):
     """A function of ``torch.nn.parallel.comm`` (``torch.cuda.comm``)."""
-    return _COMM[original.__name__](target, *args, **kwargs)
+    return COMM[original.__name__](target, *args, **kwargs)
 
 
 def _moved(target, tensor):
@@ -77,7 +77,8 @@ def _gather(target, tensors, dim=0, destination=None, *, out=None):
     return gathered if out is None else out.copy_(gathered)
 
 
-_COMM = {
+#: The functions of ``torch.nn.parallel.comm``.
+COMM = {
     "broadcast": _broadcast,
     "broadcast_coalesced": _broadcast_coalesced,
     "reduce_add": _reduce_add,
