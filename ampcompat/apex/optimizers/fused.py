@@ -241,30 +241,25 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def _batch(self, params, param_grads, names):
         dtype = foreach_ops.compute_dtype(params[0].dtype)
-        state = {name: [self._state_tensor(param, name, dtype) for param in params] for name in names}
+        state = {name: self._state_of(params, name, torch.zeros_like, dtype=dtype) for name in names}
         like = state[names[0]] if names else None
         grads = self._scaling.unscaled(foreach_ops.upcast(param_grads, dtype, like), param_grads)
         if params[0].dtype != dtype and self._keeps_master(params[0]):
-            weights = [self._master(param, dtype) for param in params]
+            weights = self._state_of(params, MASTER, torch.Tensor.to, dtype)
         else:
             weights = foreach_ops.upcast(params, dtype, like)
         return Batch(params, weights, grads, state, self._scaling.found_inf_on(params[0].device))
 
-    def _state_tensor(self, param, name, dtype):
-        state = self.state[param]
-        if state.get(name) is None:
-            state[name] = torch.zeros_like(param.detach(), dtype=dtype)
-        return state[name]
+    def _state_of(self, params, name, make, *args, **kwargs):
+        """Return the state tensors of params, made from the param where there is none."""
+        for param in params:
+            if self.state[param].get(name) is None:
+                self.state[param][name] = make(param.detach(), *args, **kwargs)
+        return [self.state[param][name] for param in params]
 
     def _keeps_master(self, param):
         """Return whether the optimizer keeps a float32 copy of a half param."""
         return self.master_weights
-
-    def _master(self, param, dtype):
-        state = self.state[param]
-        if MASTER not in state:
-            state[MASTER] = param.detach().to(dtype)
-        return state[MASTER]
 
     # -- state dicts ---------------------------------------------------------------------------------------------------
 

@@ -133,15 +133,20 @@ class _SyncNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_output, *unused):
         input, mean, inv_std, weight, count = ctx.saved_tensors
-        saved = grad_output.to(mean.dtype), input.to(mean.dtype), mean, inv_std, weight
-        sum_dy, sum_dy_xmu, grad_weight, grad_bias = _gradient_sums(*saved)
-        grad_input = None
+        dy, xmu = grad_output.to(mean.dtype), input.to(mean.dtype) - _per_channel(mean, input)
+        sum_dy, sum_dy_xmu = _channel_sums(dy), _channel_sums(dy * xmu)
+        scale, grad_input, grad_weight, grad_bias = inv_std, None, None, None
+        if weight is not None:
+            scale, grad_weight = inv_std * weight.to(inv_std.dtype), (sum_dy_xmu * inv_std).to(weight.dtype)
+            grad_bias = sum_dy.to(weight.dtype) if ctx.has_bias else None
         if ctx.needs_input_grad[0]:
             sums = torch.stack([sum_dy, sum_dy_xmu])
             if ctx.group is not None:
                 dist.all_reduce(sums, group=ctx.group)
-            grad_input = _input_gradient(*saved, sums / count.sum()).to(input.dtype)
-        return grad_input, grad_weight, grad_bias if ctx.has_bias else None, None, None
+            mean_dy, mean_dy_xmu = sums / count.sum()
+            centered = dy - _per_channel(mean_dy, input) - xmu * _per_channel(inv_std.pow(2) * mean_dy_xmu, input)
+            grad_input = (centered * _per_channel(scale, input)).to(input.dtype)
+        return grad_input, grad_weight, grad_bias, None, None
 
 
 def _compute_dtype(input, weight):
@@ -152,14 +157,20 @@ def _compute_dtype(input, weight):
 
 def _joint_statistics(input, group):
     """Return mean, biased variance and the count of values per channel over the batches of a group."""
-    mean, variance = _mean_and_variance(input)
-    count = mean.new_full((1,), input.numel() // input.shape[1])
+    values = input.numel() // input.shape[1]
+    mean = _channel_sums(input) / max(values, 1)  # an empty batch has the mean 0
+    variance = _channel_sums((input - _per_channel(mean, input)).pow(2)) / max(values, 1)
+    count = mean.new_full((1,), values)
     if group is None:
         return mean, variance, count
     own = torch.cat([mean, variance, count])
     ranks = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
     dist.all_gather(ranks, own, group)
-    return _combined(*torch.stack(ranks).split([len(mean), len(mean), 1], dim=1))
+    means, variances, counts = torch.stack(ranks).split([len(mean), len(mean), 1], dim=1)
+    # Means and squared deviations are combined, since a sum of squares would lose digits.
+    count = counts.sum(0)
+    mean = (means * counts).sum(0) / count
+    return mean, ((variances + (means - mean).pow(2)) * counts).sum(0) / count, count
 
 
 def _normalize(input, mean, variance, weight, bias, eps):
@@ -230,39 +241,6 @@ def create_syncbn_process_group(group_size):
     starts = range(0, world_size, group_size)
     groups = [dist.new_group(list(range(start, start + group_size))) for start in starts]
     return groups[dist.get_rank() // group_size]
-
-
-def _mean_and_variance(input):
-    """Return (mean, biased variance) per channel."""
-    count = max(input.numel() // input.shape[1], 1)  # an empty batch has the mean 0
-    mean = _channel_sums(input) / count
-    return mean, _channel_sums((input - _per_channel(mean, input)).pow(2)) / count
-
-
-def _combined(means, variances, counts):
-    """Return (mean, biased variance, count) of the joint batch of ranks; all arguments have a row per rank."""
-    # Means and squared deviations are combined, since a sum of squares would lose digits.
-    count = counts.sum(0)
-    mean = (means * counts).sum(0) / count
-    return mean, ((variances + (means - mean).pow(2)) * counts).sum(0) / count, count
-
-
-def _gradient_sums(grad_output, input, mean, inv_std, weight):
-    """Return (sum_dy, sum_dy_xmu, gradient of weight, gradient of bias) of this rank; the last two may be None."""
-    sum_dy = _channel_sums(grad_output)
-    sum_dy_xmu = _channel_sums(grad_output * (input - _per_channel(mean, input)))
-    if weight is None:
-        return sum_dy, sum_dy_xmu, None, None
-    return sum_dy, sum_dy_xmu, (sum_dy_xmu * inv_std).to(weight.dtype), sum_dy.to(weight.dtype)
-
-
-def _input_gradient(grad_output, input, mean, inv_std, weight, means):
-    """Return the gradient of ``input``; ``means``: sum_dy / n and sum_dy_xmu / n over all ranks."""
-    scale = inv_std if weight is None else inv_std * weight.to(inv_std.dtype)
-    centered = input - _per_channel(mean, input)
-    mean_dy, mean_dy_xmu = means
-    grad = grad_output - _per_channel(mean_dy, input) - centered * _per_channel(inv_std.pow(2) * mean_dy_xmu, input)
-    return grad * _per_channel(scale, input)
 
 
 def _per_channel(per_channel, input):
