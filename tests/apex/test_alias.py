@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict, namedtuple
 
 import pytest
@@ -94,3 +95,14 @@ def test_small_questions_are_answered():
     assert utils.type_string(torch.ones(1)) == "FloatTensor"
     with pytest.raises(RuntimeError, match="amp.scale_loss"):
         opt.OptimWrapper(None, None, 1)
+
+
+def test_amp_does_not_warn_and_a_script_can_ignore_the_warnings_of_apex():
+    import apex
+
+    assert issubclass(apex.DeprecatedFeatureWarning, FutureWarning) and "DeprecatedFeatureWarning" in dir(apex)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", category=apex.DeprecatedFeatureWarning)
+        model = torch.nn.Linear(1, 1)
+        apex.amp.initialize(model, torch.optim.SGD(model.parameters(), 1.0), verbosity=0)

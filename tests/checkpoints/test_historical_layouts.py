@@ -117,19 +117,29 @@ def test_the_layout_of_bert_goes_on_to_the_bit(level, half_model):
 # -- the keys of parallel wrappers -------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_of_a_parallel_wrapper_goes_on_to_the_bit(level):
+def check_goes_on(level, checkpoint_of, prepare=lambda run: None):
+    """Save a run, load it into another, and compare both after more steps; return the checkpoint."""
     run = Run(level, "Adam").initialize()
-    run.model = torch.nn.DataParallel(run.model)
+    prepare(run)
     run.train(0, SAVED_AT)
-    checkpoint = read(written(run.checkpoint()))
+    checkpoint = read(written(checkpoint_of(run)))
     losses = run.train(SAVED_AT, STEPS)
-    assert all(name.startswith("module.") for name in checkpoint["model"])
-    assert {value.dtype for value in checkpoint["model"].values() if value.is_floating_point()} == {HIGH}
     resumed = Run(level, "Adam", seed=7).initialize()
-    resumed.model = torch.nn.DataParallel(resumed.model)
+    prepare(resumed)
     resumed.load(checkpoint)
     assert resumed.train(SAVED_AT, STEPS) == losses
     assert differing(resumed.portrait(), run.portrait()) == []
+    return checkpoint
+
+
+def wrap(run):
+    run.model = torch.nn.DataParallel(run.model)
+
+
+def test_a_checkpoint_of_a_parallel_wrapper_goes_on_to_the_bit(level):
+    checkpoint = check_goes_on(level, Run.checkpoint, wrap)
+    assert all(name.startswith("module.") for name in checkpoint["model"])
+    assert {value.dtype for value in checkpoint["model"].values() if value.is_floating_point()} == {HIGH}
 
 
 # -- FP16_Optimizer ----------------------------------------------------------------------------------------------------
@@ -148,14 +158,7 @@ def fp16_optimizer_checkpoint(run):
 
 
 def test_a_checkpoint_of_fp16_optimizer_goes_on_to_the_bit(level):
-    run = Run(level, "Adam").initialize()
-    run.train(0, SAVED_AT)
-    checkpoint = read(written(dict(run.checkpoint(), optimizer=fp16_optimizer_checkpoint(run))))
-    losses = run.train(SAVED_AT, STEPS)
-    resumed = Run(level, "Adam", seed=7).initialize()
-    resumed.load(checkpoint)
-    assert resumed.train(SAVED_AT, STEPS) == losses
-    assert differing(resumed.portrait(), run.portrait()) == []
+    check_goes_on(level, lambda run: dict(run.checkpoint(), optimizer=fp16_optimizer_checkpoint(run)))
 
 
 def test_its_masters_restore_what_a_half_model_has_lost(level):

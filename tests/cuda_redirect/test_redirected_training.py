@@ -5,7 +5,7 @@ import contextlib
 import pytest
 import redirected_ranks
 import torch
-from helpers import ranks
+from helpers import loops, ranks
 from helpers.precision import IS_STAND_IN
 from torch import nn
 
@@ -26,9 +26,7 @@ def trained(level, device):
         x = torch.randn(8, 4, device=device).to(model[0].weight.dtype)
         loss = nn.functional.cross_entropy(model(x), torch.arange(8, device=device) % 2)
         optimizer.zero_grad()
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
     weights = [param.detach().clone() for param in amp.master_params(optimizer)]
     ampcompat.reset()
     return weights

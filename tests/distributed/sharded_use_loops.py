@@ -191,8 +191,7 @@ def accumulated(rank):
     def iteration(batch, is_last):
         net.set_requires_gradient_sync(is_last)
         loss = net(batch).pow(2).mean() / 2
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
+        loops.backward(loss, optimizer)
         if is_last:
             optimizer.step()
             optimizer.zero_grad()

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from helpers import loops
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ampcompat
@@ -64,8 +65,7 @@ def measured(rank, level, with_amp=True):
             with Sent() as counts:
                 loss = net(torch.arange(step, step + 8)).float().pow(2).mean()
                 if with_amp:
-                    with amp.scale_loss(loss, optimizer) as scaled:
-                        scaled.backward()
+                    loops.backward(loss, optimizer)
                 else:
                     loss.backward()
                 optimizer.step()

@@ -1,7 +1,7 @@
 """``MemoryObserver``: which steps are measured, and what is kept of them."""
 
 import torch
-from helpers import networks, precision
+from helpers import loops, networks, precision
 
 import ampcompat
 from ampcompat import amp
@@ -31,9 +31,7 @@ def train(level, observer, widths, **options):
         model, optimizer = amp.initialize(model, optimizer, **options)
         for width in widths:
             optimizer.zero_grad()
-            with amp.scale_loss(model(torch.ones(width, 4, dtype=precision.HIGH)).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(width, 4, dtype=precision.HIGH)).sum(), optimizer)
 
 
 def test_the_first_steps_and_every_nth_are_measured(level):
@@ -78,8 +76,7 @@ def test_accumulated_gradients_are_counted_in_both_dtypes(setting):
         networks.initialize(setting, model, optimizer)
         observer.begin_step(0)
         for _ in range(2):
-            with amp.scale_loss(model(torch.ones(1, 8, dtype=setting.high)).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
+            loops.backward(model(torch.ones(1, 8, dtype=setting.high)).sum(), optimizer)
         low, high = map(BYTES.get, setting.pair)
         optimizer.step()
         observer.begin_step(1)

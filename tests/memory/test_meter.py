@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 import torch.utils.checkpoint
-from helpers import networks
+from helpers import loops, networks
 from helpers.networks import each_setting, session_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -174,9 +174,7 @@ def test_casts_of_weights_are_not_counted_as_activations(backend):
         networks.amp.initialize(model, optimizer, verbosity=0)
 
         def step():
-            with networks.amp.scale_loss(model(torch.ones(2, 64)).float().sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(torch.ones(2, 64)).float().sum(), optimizer)
 
         usage = measured(step, [model], [optimizer])
     assert usage.peak_by_kind.casts >= 2 * 64 * 64 * 2

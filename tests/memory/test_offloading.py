@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from helpers import networks
+from helpers import loops, networks
 from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
-from ampcompat import amp
 from ampcompat.support.torch_compat import fake_tensors, features
 
 if not hasattr(getattr(torch.autograd, "graph", None), "save_on_cpu"):
@@ -61,9 +60,7 @@ def trained(setting, run):
         for step in range(2):
             generator = torch.Generator().manual_seed(step)
             x = torch.randn(16, 24, generator=generator).to(setting.high)
-            with amp.scale_loss(model(x).float().pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(model(x).float().pow(2).mean(), optimizer)
             optimizer.zero_grad()
         return networks.weights_of(model)
 
