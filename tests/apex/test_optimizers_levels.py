@@ -1,6 +1,7 @@
 """The optimizers of apex.optimizers through ``amp.initialize`` at every level."""
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -17,38 +18,35 @@ needs_grad_scaler = pytest.mark.skipif(
 )
 
 
-def prepared(make, level, seed=0, **keywords):
-    torch.manual_seed(seed)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    optimizer = make(model.parameters(), lr=0.05)
-    return amp.initialize(model, optimizer, opt_level=level, verbosity=0, **keywords)
+def prepared(make, level, loss_scale=128.0):
+    """Return an initialized model and its optimizer, which ``make`` makes of a list of params."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return amp.initialize(model, make(list(model.parameters())), opt_level=level, verbosity=0, loss_scale=loss_scale)
 
 
-def train(model, optimizer, steps, first=0):
-    losses = []
-    for step in range(first, first + steps):
-        generator = torch.Generator().manual_seed(step)
-        inputs = torch.randn(32, 4, generator=generator).to(next(model.parameters()).device)
+def loss_of(model, step):
+    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(step)).to(next(model.parameters()).device)
+    return (model(inputs).float().squeeze(1) - inputs[:, 0]).pow(2).mean()
+
+
+def train(model, optimizer, steps):
+    for step in steps:
         optimizer.zero_grad()
-        outputs = model(inputs).float()
-        loss = ((outputs.squeeze(1) - inputs[:, 0] * 0.5) ** 2).mean()
-        loops.step(loss, optimizer)
-        losses.append(loss.item())
-    return losses
+        loops.step(loss_of(model, step), optimizer)
 
 
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=IDS)
 def test_a_resumed_run_equals_one_that_went_on(level, make, formula, options):
-    model, optimizer = prepared(make, level, loss_scale=128.0)
-    train(model, optimizer, 3)
+    model, optimizer = prepared(functools.partial(make, lr=0.05), level)
+    train(model, optimizer, range(3))
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), amp.state_dict()])
-    train(model, optimizer, 3, first=3)
+    train(model, optimizer, range(3, 6))
     right = [param.detach().clone() for param in amp.master_params(optimizer)]
-    model, optimizer = prepared(make, level, seed=1, loss_scale=128.0)
+    model, optimizer = prepared(functools.partial(make, lr=0.05), level)
     model.load_state_dict(saved[0])
     optimizer.load_state_dict(saved[1])
     amp.load_state_dict(saved[2])
-    train(model, optimizer, 3, first=3)
+    train(model, optimizer, range(3, 6))
     assert all(torch.equal(param.detach(), each) for param, each in zip(amp.master_params(optimizer), right))
 
 
@@ -70,21 +68,12 @@ def test_step_takes_a_grad_scaler(make):
 
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=IDS)
 def test_groups_and_decay_follow_the_formula_at_every_level(level, make, formula, options):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    model, optimizer = amp.initialize(
-        model,
-        made(make, options, list(model.parameters())),
-        opt_level=level,
-        verbosity=0,
-        loss_scale=8.0,
-    )
+    model, optimizer = prepared(functools.partial(made, make, options), level, loss_scale=8.0)
     reference = Reference(formula, optimizer, options)
     low = {param.dtype for param in amp.master_params(optimizer)} & {precision.low_of(level)} - {torch.float32}
     for step in range(3):
-        inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(step)).to(next(model.parameters()).device)
         optimizer.zero_grad()
-        loops.backward((model(inputs).float().squeeze(1) - inputs[:, 0]).pow(2).mean(), optimizer)
+        loops.backward(loss_of(model, step), optimizer)
         reference.step(optimizer, *low)
         optimizer.step()
         for param, right in zip(amp.master_params(optimizer), reference.weights):

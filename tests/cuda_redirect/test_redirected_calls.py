@@ -179,7 +179,7 @@ def test_queries():
     properties = torch.cuda.get_device_properties(0)
     assert (properties.major, properties.minor) == torch.cuda.get_device_capability() == (7, 0)
     assert properties.total_memory >= 0 and properties.multi_processor_count >= 1
-    assert torch.backends.cudnn.enabled
+    assert torch.backends.cudnn.enabled and torch.backends.cudnn.version() is None
     torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark
 
 
@@ -408,31 +408,20 @@ def test_copies_and_pickles():
     assert pickle.loads(pickle.dumps(torch.zeros)) is torch.zeros
 
 
-def test_no_version_of_cudnn_is_compared_with_a_gpu():
-    assert torch.backends.cudnn.enabled and torch.backends.cudnn.version() is None
-
-
 # -- several GPUs in one process ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device_ids", [None, [0], [0, 1]])
-def test_data_parallel_runs_the_module(device_ids):
-    model = nn.Linear(2, 2).cuda()
-    parallel = nn.DataParallel(model, device_ids=device_ids).cuda()
-    x = torch.randn(4, 2).cuda()
-    assert torch.equal(parallel(x), model(x)) and parallel.module is model
-    assert torch.equal(nn.parallel.data_parallel(model, x, device_ids), model(x))
-    assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
-
-
 @pytest.mark.parametrize("device_ids", [None, [0], [0, 1], range(2), ["cuda:1", torch.device("cuda", 0)]])
-def test_data_parallel_shows_the_devices_that_it_was_given(device_ids):
-    parallel = nn.DataParallel(nn.Linear(2, 2), device_ids, output_device=None)
+def test_data_parallel_runs_the_module_and_shows_the_devices_that_it_was_given(device_ids):
+    model = nn.Linear(2, 2).cuda()
+    parallel = nn.DataParallel(model, device_ids, output_device=None).cuda()
     expected = [0] if device_ids is None else [1, 0] if "cuda:1" in device_ids else list(device_ids)
     assert parallel.device_ids == expected and parallel.output_device == expected[0]
     x = torch.randn(4, 2).to(f"cuda:{parallel.device_ids[0]}")
-    assert torch.equal(parallel(x), parallel.module(x)) and x.device == parallel.src_device_obj
-    assert nn.DataParallel(nn.Linear(2, 2), [0, 1], output_device="cuda:1").output_device == 1
+    assert torch.equal(parallel(x), model(x)) and parallel.module is model and x.device == parallel.src_device_obj
+    assert torch.equal(nn.parallel.data_parallel(model, x, device_ids), model(x))
+    assert list(parallel.state_dict()) == ["module.weight", "module.bias"]
+    assert nn.DataParallel(model, [0, 1], output_device="cuda:1").output_device == 1
 
 
 def test_subclasses_of_data_parallel_split_and_collect_in_their_own_ways():

@@ -50,6 +50,14 @@ def backward(model, optimizer, index, factor=1.0):
     loops.backward(loss, optimizer)
 
 
+def steps(model, optimizer, indices):
+    """Train on these batches."""
+    for index in indices:
+        optimizer.zero_grad()
+        backward(model, optimizer, index)
+        optimizer.step()
+
+
 def initialize(make_optimizer, stored, **options):
     model = make_model()
     optimizer = make_optimizer(model.parameters())
@@ -222,10 +230,7 @@ def test_masters_keep_their_values_when_their_optimizer_is_gone():
 def test_resumes_bit_for_bit_with_and_without_stored_masters(writes, reads):
     with ampcompat.session():
         model, optimizer = initialize(adamw, writes)
-        for index in range(2):
-            backward(model, optimizer, index)
-            optimizer.step()
-            optimizer.zero_grad()
+        steps(model, optimizer, range(2))
         file = io.BytesIO()
         torch.save([model.state_dict(), optimizer.state_dict(), amp.state_dict()], file)
     file.seek(0)
@@ -233,18 +238,14 @@ def test_resumes_bit_for_bit_with_and_without_stored_masters(writes, reads):
         model, optimizer = initialize(adamw, reads)
         for part, state in zip((model, optimizer, amp), torch.load(file)):
             part.load_state_dict(state)
-        for index in range(2, 4):
-            backward(model, optimizer, index)
-            assert are_stored(optimizer) is reads  # before the first step already
-            optimizer.step()
-            optimizer.zero_grad()
+        backward(model, optimizer, 2)
+        assert are_stored(optimizer) is reads  # before the first step already
+        optimizer.step()
+        steps(model, optimizer, [3])
         found = result(model, optimizer)
     with ampcompat.session():
         model, optimizer = initialize(adamw, False)
-        for index in range(4):
-            backward(model, optimizer, index)
-            optimizer.step()
-            optimizer.zero_grad()
+        steps(model, optimizer, range(4))
         assert same(found, result(model, optimizer))
 
 
@@ -255,12 +256,9 @@ def test_an_added_param_group_is_stored_too():
             optimizer = torch.optim.Adam(model[:4].parameters(), lr=0.01)
             options = {"store_param_remainders": True} if stored else {}
             amp.initialize(model, optimizer, opt_level="O5", verbosity=0, **options)
-            for index in range(4):
-                if index == 2:
-                    optimizer.add_param_group({"params": model[5].parameters(), "lr": 0.1})
-                optimizer.zero_grad()
-                backward(model, optimizer, index)
-                optimizer.step()
+            steps(model, optimizer, range(2))
+            optimizer.add_param_group({"params": model[5].parameters(), "lr": 0.1})
+            steps(model, optimizer, range(2, 4))
             assert are_stored(optimizer) is stored
             return result(model, optimizer)
 
