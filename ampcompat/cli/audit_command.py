@@ -10,7 +10,7 @@ from .run_command import parse_level
 from .run_progress import Progress
 
 #: The module that makes the audit in the script's process (see ``RunOptions``).
-WATCH = "ampcompat.tools.audit.recorded_audit"
+WATCH = "ampcompat.tools.audit.audit"
 
 
 def audit(arguments):

@@ -5,6 +5,8 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from ..engine.casting import torch_compile
+
 
 class OpPlace(NamedTuple):
     """The place of a call: the model's number, or None outside every model, and the module's dotted name in it."""
@@ -33,12 +35,10 @@ def _ignore(*args):
     pass
 
 
-#: Whether torch.compile traces the calling code, including the hooks of all modules, which then do nothing.
-_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-
-
 class ModuleStack:
     """Global module hooks that keep track of the running module (torch 2.0).
+
+    They do nothing where torch.compile traces the calling code.
 
     Models that were not passed to ``amp.initialize`` are known from their first call on, if they have params.
 
@@ -106,7 +106,7 @@ class ModuleStack:
         return self._stack[-2][1] if len(self._stack) > 1 else OUTSIDE
 
     def _enter(self, module, args):
-        if _is_compiling():
+        if torch_compile.is_compiling():
             return
         if not self._stack:
             self.is_training = torch.is_grad_enabled()
@@ -119,7 +119,7 @@ class ModuleStack:
         self._on_change()
 
     def _leave(self, module, args, output):
-        if _is_compiling():
+        if torch_compile.is_compiling():
             return
         while self._stack and self._stack.pop()[0] is not module:
             pass  # a forward that raised

@@ -67,50 +67,29 @@ class _Walk:
         return self.seen[key][1]
 
     def _rebuild(self, value):
-        if isinstance(value, (tuple, list)):
-            return self._sequence(value)
-        if isinstance(value, (deque, set, frozenset)):
-            return self._collection(value)
+        if isinstance(value, (tuple, list, deque, set, frozenset)):
+            items = [self.visit(item) for item in value]
+            return value if all(new is old for new, old in zip(items, value)) else _with_items(value, items)
         if isinstance(value, Mapping):
-            return self._mapping(value)
+            changed = self._changed(value.items())
+            return _updated(value, changed) if changed else value
         if hasattr(type(value), "__dataclass_fields__"):
             return self._attributes(value, value.__dataclass_fields__)
         if callable(getattr(value, "to", None)):
             return self._movable(value)
         return value
 
-    def _sequence(self, value):
-        items = [self.visit(item) for item in value]
-        if all(new is old for new, old in zip(items, value)):
-            return value
-        return _with_items(value, items)
-
-    def _collection(self, value):
-        items = [self.visit(item) for item in value]
-        if all(new is old for new, old in zip(items, value)):
-            return value
-        if isinstance(value, frozenset):
-            return _with_attributes_of(value, frozenset.__new__(type(value), items))
-        new = copy.copy(value)  # of the same type, and a deque of the same ``maxlen``
-        new.clear()
-        (new.extend if isinstance(value, deque) else new.update)(items)
-        return new
-
-    def _mapping(self, value):
+    def _changed(self, pairs):
+        """Return ``{name: new value}`` of those of the (name, value) pairs that were cast."""
         changed = {}
-        for key, old in value.items():
-            new = self.visit(old)
-            if new is not old:
-                changed[key] = new
-        return _updated(value, changed) if changed else value
-
-    def _attributes(self, value, names):
-        changed = {}
-        for name in names:
-            old = getattr(value, name, None)
+        for name, old in pairs:
             new = self.visit(old)
             if new is not old:
                 changed[name] = new
+        return changed
+
+    def _attributes(self, value, names):
+        changed = self._changed([(name, getattr(value, name, None)) for name in names])
         if not changed:
             return value
         copied = copy.copy(value)
@@ -126,18 +105,22 @@ class _Walk:
 
 
 def _with_items(value, items):
-    """Return a tuple or list of the type of ``value`` with the same number of other items."""
+    """Return a collection of the type of ``value``, which is no mapping, with the same number of other items."""
     if type(value) in (tuple, list):
         return type(value)(items)
-    if isinstance(value, list):
-        new = copy.copy(value)
-        new[:] = items
+    if isinstance(value, (list, deque, set)):
+        new = copy.copy(value)  # of the same type, and a deque of the same ``maxlen``
+        new.clear()
+        (new.update if isinstance(value, set) else new.extend)(items)
         return new
     if hasattr(value, "_make"):
         return value._make(items)
     if hasattr(value, "n_sequence_fields"):  # torch.return_types.*: built from one sequence
         return type(value)(items)
-    return _with_attributes_of(value, tuple.__new__(type(value), items))
+    kind = frozenset if isinstance(value, frozenset) else tuple
+    new = kind.__new__(type(value), items)
+    getattr(new, "__dict__", {}).update(getattr(value, "__dict__", {}))
+    return new
 
 
 def _updated(value, changed):
@@ -151,11 +134,6 @@ def _updated(value, changed):
     new = copy.copy(value)
     for key, item in changed.items():
         new[key] = item
-    return new
-
-
-def _with_attributes_of(value, new):
-    getattr(new, "__dict__", {}).update(getattr(value, "__dict__", {}))
     return new
 
 

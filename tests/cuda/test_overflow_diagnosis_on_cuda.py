@@ -55,7 +55,7 @@ def test_a_late_verdict_is_put_down_to_its_step(level):
         _, step = make_training(level, diagnosis, loss_scale="dynamic", init_scale=8.0)
         for number in range(6):
             step(float("nan") if number == 3 else 1.0)
-    assert [number for number, _ in diagnosis.findings] == [3]
+    assert [number for number, *_ in diagnosis.findings] == [3]
     assert "The loss was nan" in diagnosis.findings[0][1]
 
 

@@ -1,6 +1,5 @@
 """Count the bytes of the tensors that autograd saves for the backward pass, with saved-tensor hooks."""
 
-import functools
 from contextlib import contextmanager
 
 import torch
@@ -35,10 +34,8 @@ class SavedTensors:
 
     def __enter__(self):
         self._patches = PatchStack()
-        graph = torch.autograd.graph
-        disable = getattr(graph, "disable_saved_tensors_hooks", None)
-        if disable is not None:
-            self._patches.set(graph, "disable_saved_tensors_hooks", self._wrap_disable(disable))
+        if hasattr(torch.autograd.graph, "disable_saved_tensors_hooks"):
+            self._patches.wrap(torch.autograd.graph, "disable_saved_tensors_hooks", self._disabled)
         self._push()
         return self
 
@@ -55,24 +52,19 @@ class SavedTensors:
         self._hooks.__exit__(None, None, None)
         self._outer = self._hooks = None
 
-    def _wrap_disable(self, disable):
-        """Return ``disable`` for the case that only our hooks are active: torch.func raises an error otherwise."""
-
-        @contextmanager
-        @functools.wraps(disable)
-        def disabled(*args, **kwargs):
-            own_hooks = (self._pack, self._unpack)
-            is_innermost = self._hooks is not None and thread_context.saved_tensor_hooks() == own_hooks
+    @contextmanager
+    def _disabled(self, disable, *args, **kwargs):
+        """Disable hooks, also if ours are active, but no others: torch.func raises an error otherwise."""
+        own_hooks = (self._pack, self._unpack)
+        is_innermost = self._hooks is not None and thread_context.saved_tensor_hooks() == own_hooks
+        if is_innermost:
+            self._pop()
+        try:
+            with disable(*args, **kwargs):
+                yield
+        finally:
             if is_innermost:
-                self._pop()
-            try:
-                with disable(*args, **kwargs):
-                    yield
-            finally:
-                if is_innermost:
-                    self._push()
-
-        return disabled
+                self._push()
 
     def sizes(self):
         """Return ``{key: bytes}`` of the storages currently saved by autograd."""

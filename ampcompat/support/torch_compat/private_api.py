@@ -15,6 +15,7 @@ NO_MODES = "half products on a CPU are not computed in float32 at O2, O3 and O5"
 NO_TRANSFORM = "no effect: a torch without it has no function transforms"
 BROKEN = "ampcompat does not work"
 SKIPPED = "`run --device` skips the row"
+NO_PREDICTION = "estimate ends with an error that gives the required torch"
 
 
 class PrivateName(NamedTuple):
@@ -38,7 +39,8 @@ def _rows(owner, names, purpose, without, since=None, until=None, cuda=False):
     return tuple(PrivateName(owner, name, purpose, without, since, until, cuda) for name in names.split())
 
 
-_TENSORS = (
+#: All of them.
+NAMES = (
     _rows("torch.Tensor", "_version", "copies of a weight are made anew when the weight was written to", BROKEN)
     + _rows("torch.Tensor", "_base _is_view", "what shares the memory of a weight or gradient", BROKEN)
     + _rows("torch.Tensor", "_values _indices", "sparse gradients: their values and their bytes", BROKEN)
@@ -48,9 +50,8 @@ _TENSORS = (
         "torch.ops.aten", "_to_copy", "the memory report knows copies of weights", "no list of allocations", "1.12.1"
     )
     + _rows("torch.ops.aten", "_local_scalar_dense", "the self-test counts host reads", "it counts none", "1.12.1")
-)
-_LISTS = (
-    _rows("torch", "_foreach_add _foreach_add_ _foreach_mul _foreach_mul_", "sums, products of lists", LOOP, "1.12.1")
+    # -- lists of tensors
+    + _rows("torch", "_foreach_add _foreach_add_ _foreach_mul _foreach_mul_", "sums, products of lists", LOOP, "1.12.1")
     + _rows("torch", "_foreach_div _foreach_div_ _foreach_sqrt", "fused optimizers", LOOP, "1.12.1")
     + _rows("torch", "_foreach_addcmul_", "fused optimizers", LOOP, "1.12.1")
     + _rows("torch", "_foreach_zero_ _foreach_neg", "gradients set to 0; copies of lists", LOOP, "1.12.1")
@@ -61,9 +62,8 @@ _LISTS = (
     + _rows("torch", "_amp_foreach_non_finite_check_and_unscale_", "unscale and look for inf", LOOP, "1.12.1")
     + _rows("torch", "_amp_update_scale_", "the loss scale changes on the device", "it is read by the host", "1.12.1")
     + _rows("torch", "_amp_update_scale _amp_non_finite_check_and_unscale_", "redirected", SKIPPED, "1.6.0", "1.6.0")
-)
-_AUTOGRAD = (
-    _rows("torch.autograd.function.BackwardCFunction", "apply", "backward of custom functions", BROKEN)
+    # -- autograd
+    + _rows("torch.autograd.function.BackwardCFunction", "apply", "backward of custom functions", BROKEN)
     + _rows("torch.autograd.function.BackwardCFunction", "apply_boxed", "the same", "apply is called", "2.13.0")
     + _rows("torch.autograd.Function._backward_cls", "_forward_cls", "tells a user's function from torch's", BROKEN)
     + _rows("torch._functorch.autograd_function", "__name__", "functions that torch.func makes", NO_TRANSFORM, "2.13.0")
@@ -92,10 +92,9 @@ _AUTOGRAD = (
     + _rows("torch._C", "_current_graph_task_id", "tells passes within passes", "no level for plain scripts", "2.13.0")
     + _rows("torch._C", "_len_torch_dispatch_stack", "no copies of other modes", "there are no fake tensors", "2.0")
     + _rows("torch._C", "_get_tracing_state", "no cached copies in torch.jit.trace", "a traced copy may be a constant")
-)
-_SCALERS = _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")
-_MODES = (
-    _rows("torch.overrides", "_get_current_function_mode_stack", "checkpoints in HalfMode", NO_MODES, "2.13.0")
+    + _rows("a GradScaler", "_per_optimizer_states", "trainers read found_inf there", "they fail", "2.13.0")
+    # -- modes and the compiler
+    + _rows("torch.overrides", "_get_current_function_mode_stack", "checkpoints in HalfMode", NO_MODES, "2.13.0")
     + _rows("torch._C", "_push_on_torch_function_stack", "tells that function modes can be entered", NO_MODES, "2.13.0")
     + _rows("torch._C", "_pop_torch_function_stack", "run --op-stats", "run --op-stats fails", "2.13.0")
     + _rows("torch", "_GLOBAL_DEVICE_CONTEXT", "the same", "after set_default_device it fails", "2.13.0")
@@ -145,9 +144,8 @@ _MODES = (
         "a graph breaks there under `run --device`",
         "2.13.0",
     )
-)
-_MODULES = (
-    _rows("torch.utils._pytree", "register_pytree_node", "tree_map maps optimizer.state", "it is a leaf", "2.2.2")
+    # -- modules
+    + _rows("torch.utils._pytree", "register_pytree_node", "tree_map maps optimizer.state", "it is a leaf", "2.2.2")
     + _rows("torch.nn.Module()", "_parameters _buffers _modules _forward_pre_hooks", "a module's own entries", BROKEN)
     + _rows("torch.nn.Module", "_register_state_dict_hook", "float32 checkpoints at O2", BROKEN)
     + _rows("torch.nn.Module", "_register_load_state_dict_pre_hook", "masters follow a loaded checkpoint", BROKEN)
@@ -157,9 +155,8 @@ _MODULES = (
     + _rows("torch", "_VF", "recurrent kernels are rows of the op table", "found as torch.nn.modules.rnn._VF", "1.12.1")
     + _rows("torch.nn.modules.rnn", "_VF", "the same for the oldest torch", "found as torch._VF")
     + _rows("torch.nn.modules.rnn", "_rnn_impls", "recurrent layers find wrapped kernels", "they look them up by name")
-)
-_DATA_LOADING = (
-    _rows("torch.utils.data._utils.worker", "_worker_loop", "workers load data without casts", BROKEN)
+    # -- data loading
+    + _rows("torch.utils.data._utils.worker", "_worker_loop", "workers load data without casts", BROKEN)
     + _rows("torch.utils.data._utils.pin_memory", "_pin_memory_loop", "pins memory without casts", "casts may stay on")
     + _rows(
         "torch.utils.data.dataloader",
@@ -167,9 +164,8 @@ _DATA_LOADING = (
         "a Dataset in the main process loads data without casts",
         "what it computes is cast at O1 and O4",
     )
-)
-_OPTIMIZERS = (
-    _rows(
+    # -- optimizers
+    + _rows(
         "an optimizer under a scheduler",
         "_step_count",
         "schedulers know of skipped steps",
@@ -193,9 +189,8 @@ _OPTIMIZERS = (
         "an error at the step",
         "1.12.1",
     )
-)
-_DEVICES = (
-    _rows("torch.cuda", "_lazy_init", "names what cannot be redirected", BROKEN)
+    # -- devices
+    + _rows("torch.cuda", "_lazy_init", "names what cannot be redirected", BROKEN)
     + _rows("torch.cuda", "_sleep", "does nothing under `run --device`", SKIPPED)
     + _rows("torch.cuda", "_compile_kernel", "refused under `run --device`", SKIPPED, "2.13.0")
     + _rows("torch.cuda.jiterator", "_create_jit_fn", "refused under `run --device`", SKIPPED, "1.12.1")
@@ -215,10 +210,8 @@ _DEVICES = (
     + _rows("torch.storage", "_StorageBase", "storages move to the device", SKIPPED)
     + _rows("torch.storage", "_UntypedStorage _TypedStorage", "the same", SKIPPED, "1.12.1", "1.12.1")
     + _rows("torch.utils._device", "DeviceContext _device_constructors", "`with torch.device`", SKIPPED, "2.13.0")
-)
-
-_SHARDING = (
-    _rows(
+    # -- sharding
+    + _rows(
         "a ZeroRedundancyOptimizer",
         "_all_params _clear_cache _overlap_with_ddp",
         "master weights at O2 and O5",
@@ -246,11 +239,8 @@ _SHARDING = (
         "initialize and reset fail after the first pass of a sharded model",
         "2.13.0",
     )
-)
-
-NO_PREDICTION = "estimate ends with an error that gives the required torch"
-_FAKE_TENSORS = (
-    _rows("torch._subclasses.fake_tensor", "FakeTensorMode FakeTensor", "estimate's step", NO_PREDICTION, "2.5.0")
+    # -- fake tensors
+    + _rows("torch._subclasses.fake_tensor", "FakeTensorMode FakeTensor", "estimate's step", NO_PREDICTION, "2.5.0")
     + _rows(
         "torch._subclasses.fake_tensor",
         "DataDependentOutputException DynamicOutputShapeException UnsupportedFakeTensorException "
@@ -264,21 +254,6 @@ _FAKE_TENSORS = (
         "torch.utils._python_dispatch", "_disable_current_modes", "trials of torch are real", NO_PREDICTION, "2.5.0"
     )
     + _rows("torch.nn.Module", "_apply", "modules with fake params can be converted", NO_PREDICTION, "2.5.0")
-)
-
-#: All of them.
-NAMES = (
-    _TENSORS
-    + _LISTS
-    + _AUTOGRAD
-    + _MODES
-    + _SCALERS
-    + _MODULES
-    + _DATA_LOADING
-    + _OPTIMIZERS
-    + _DEVICES
-    + _SHARDING
-    + _FAKE_TENSORS
 )
 
 

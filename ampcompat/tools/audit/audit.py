@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+from ...abtest.recording.event_sources import FinalEvent
 from ...engine.session import process_state
 from ...errors import AmpError
 from ...launch.forced_levels.trained_modules import outermost, trained_params
@@ -139,9 +140,9 @@ class Audit:
 
     @torch.no_grad()
     def _after_step(self, optimizer, args, kwargs):
-        self._updates.after_step(optimizer)
+        steps = self._updates.after_step(optimizer)
         self._gradients.after_step(optimizer)
-        models = self._note_models() if self._updates.has_stepped_again(optimizer) else []
+        models = self._note_models() if steps > 1 else []
         self._averages.compare(begins=self._updates.steps % PERIOD < WINDOW)
         if models:
             self._forward.begin(models, optimizer, self._calls.entered)
@@ -214,6 +215,24 @@ class Audit:
             "autocast": sorted(map(dtype_name, self._calls.regions)),
             "sums between ranks": {name: list(functions) for name, functions in self._sums.dtypes.items()},
         }
+
+
+class AuditEvent(Audit, FinalEvent):
+    """An ``Audit`` whose event has its report, of a recorded run."""
+
+    key = "audit"
+
+    def found(self):
+        """Return the report when the run has ended."""
+        report = self.report()
+        if not report["steps"]:
+            raise AmpError("it did not make a step")
+        return report
+
+
+def make(recorder, steps):
+    """Return the observer of a run (see ``RunOptions``), a context manager."""
+    return AuditEvent()
 
 
 def _has_float16(optimizer):

@@ -44,10 +44,6 @@ class WeightUpdates:
         """Return whether the optimizer has stepped before."""
         return id(optimizer) in self._watched
 
-    def has_stepped_again(self, optimizer):
-        """Return whether the optimizer has made more than one step."""
-        return self._watched[id(optimizer)].steps > 1
-
     def before_step(self, optimizer):
         """Note the weights, and step with the twin."""
         found = self._watched.get(id(optimizer))
@@ -58,10 +54,11 @@ class WeightUpdates:
         found.before_step()
 
     def after_step(self, optimizer):
-        """Compare the weights with those before the step and with the twin's."""
+        """Compare the weights with those before the step and with the twin's; return the number of its steps."""
         found = self._watched[id(optimizer)]
         self.steps += not found.is_outer
         found.after_step()
+        return found.steps
 
     def optimizers(self):
         """Return the ``WatchedOptimizer`` objects."""

@@ -2,12 +2,11 @@
 
 import math
 
+import torch
+
 from ...errors import AmpError
 from ...support.torch_compat.torch_names import dtype_name
 from .prediction import predict
-
-#: The largest finite number of each half dtype.
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 
 NO_STEP = "No training step was recorded: a forecast needs a backward pass and a step of a torch.optim optimizer."
 
@@ -68,16 +67,16 @@ def _details(prediction):
         "skips": prediction.final.skips,
         "scale": level.scale,
         "margins": [
-            dict(found._asdict(), module=module, margin=_margin(found, dtype, level.scale))
+            dict(found._asdict(), module=module, margin=_margin(found, level))
             for module, found in prediction.outcome.margins.items()
         ],
     }
 
 
-def _margin(found, dtype, scale):
+def _margin(found, level):
     """Return how many powers of two the largest number is beyond the range of the dtype; negative if it is not.
 
     Gradients count only with a static loss scale, since a dynamic one adapts to them.
     """
-    largest = found.largest if scale is None else max(found.largest, found.gradient)
-    return round(math.log2(largest / LARGEST[dtype]), 1) if largest else None
+    largest = found.largest if level.scale is None else max(found.largest, found.gradient)
+    return round(math.log2(largest / torch.finfo(level.low).max), 1) if largest else None

@@ -170,8 +170,7 @@ class Outcomes:
 
     def __init__(self):
         self.counts = collections.Counter()
-        self.wrong = collections.OrderedDict()
-        self.left_out = collections.OrderedDict()
+        self.wrong, self.left_out = {}, {}
 
 
 def compare_all(backend, table, pair, device, reason_to_leave_out):

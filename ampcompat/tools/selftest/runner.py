@@ -8,7 +8,6 @@ import platform
 import textwrap
 import time
 import warnings
-from collections import OrderedDict
 
 import torch
 
@@ -116,16 +115,14 @@ def environment(device):
     Args:
         device: "cpu", "cuda", "cuda:1", …
     """
-    facts = OrderedDict(
-        [
-            ("ampcompat", __version__),
-            ("torch", features.version()),
-            ("python", platform.python_version()),
-            ("system", platform.platform()),
-            ("cpu", f"{platform.machine()}, {torch.get_num_threads()} threads"),
-            ("device", device),
-        ]
-    )
+    facts = {
+        "ampcompat": __version__,
+        "torch": features.version(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "device": device,
+    }
     if device.startswith("cuda"):
         facts.update(_cuda(device))
     if device == "cpu":
