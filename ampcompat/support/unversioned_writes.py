@@ -111,7 +111,7 @@ class WrittenMemory:
         if not self._is_open:
             patches.defer(self._close)
             self._is_open = True
-            data, numpy = inspect.getattr_static(_Tensor, "data"), _Tensor.numpy
+            data = inspect.getattr_static(_Tensor, "data")
 
             def get_data(tensor):
                 alias = data.__get__(tensor, type(tensor))
@@ -123,14 +123,8 @@ class WrittenMemory:
                 data.__set__(tensor, value)
                 self._assigned(tensor, value)
 
-            @functools.wraps(numpy)
-            def numpy_and_note(tensor, *args, **kwargs):
-                array = numpy(tensor, *args, **kwargs)
-                self._alias_made(tensor, array)
-                return array
-
             patches.set(_Tensor, "data", _Data(data, get_data, set_data))
-            patches.set(_Tensor, "numpy", numpy_and_note)
+            patches.wrap(_Tensor, "numpy", self._note_array)
             swapped_tensors.allow(patches)
 
     def _close(self):
@@ -196,6 +190,11 @@ class WrittenMemory:
             self._call(keys - {id(tensor)} if is_assigned else keys)
             with _lock:
                 self.noted.update(keys)
+
+    def _note_array(self, numpy, tensor, *args, **kwargs):
+        array = numpy(tensor, *args, **kwargs)
+        self._alias_made(tensor, array)
+        return array
 
     def _alias_made(self, tensor, alias):
         memory = memory_of(tensor)

@@ -42,17 +42,15 @@ def _in_forward(facts):
     loss = f"The loss was {facts.loss} before scaling" if facts.loss else "The loss was finite"
     if facts.cast:
         return _in_cast(facts, loss)
+    value, before = facts.input or facts.output, ""
+    if value.max_before is not None:
+        whose = "its" if facts.input else "its output's"
+        before = f"; {whose} largest absolute value before was {number(value.max_before)}"
     if facts.input:
-        value = facts.input
-        before = _if_known(value.max_before, "; its largest absolute value before was")
-        text = "{}. In the forward pass {} was there already in {}, in {}{}."
-        text = text.format(loss, value.kind, value.name, value.dtype, before)
+        text = f"{loss}. In the forward pass {value.kind} was there already in {value.name}, in {value.dtype}{before}."
         return f"{value.kind} in {value.name}", text, _advice_on_input(facts, value)
-    value = facts.output
-    before = _if_known(value.max_before, "; its output's largest absolute value before was")
     module = value.name if value.name.is_whole else f"module {value.name}"
-    text = "{}. In the forward pass {} came first from {}, in {}{}."
-    text = text.format(loss, value.kind, module, value.dtype, before)
+    text = f"{loss}. In the forward pass {value.kind} came first from {module}, in {value.dtype}{before}."
     if facts.bad_weights:
         bad = ", ".join(f"{name} has {kind}" for name, kind in facts.bad_weights)
         return (
@@ -65,14 +63,16 @@ def _in_forward(facts):
 
 def _in_cast(facts, loss):
     value, low = facts.cast, facts.low_dtype
-    text = "{}. In the forward pass {} had a largest absolute value of {}, in {}; the cast to {} made it inf."
     name = value.name if value.name.is_input or value.name.is_whole else f"the output of {value.name}"
-    advice = "scale the input, or normalize it: the largest {} is {}. Or use O4 or O5, whose bfloat16 reaches 3e38."
-    return (
-        f"an overflow in the cast of {name} to {low}",
-        text.format(loss, name, number(value.max_before), value.dtype, low),
-        advice.format(low, number(facts.low_max)) if low != "bfloat16" else "check the data.",
+    text = (
+        f"{loss}. In the forward pass {name} had a largest absolute value of {number(value.max_before)}, in "
+        f"{value.dtype}; the cast to {low} made it inf."
     )
+    advice = (
+        f"scale the input, or normalize it: the largest {low} is {number(facts.low_max)}. Or use O4 or O5, whose "
+        "bfloat16 reaches 3e38."
+    )
+    return f"an overflow in the cast of {name} to {low}", text, "check the data." if low == "bfloat16" else advice
 
 
 def _advice_on_weights(facts, value):
@@ -133,11 +133,8 @@ def _in_loss(facts):
 
 
 def _in_backward(facts):
-    value = facts.param_gradient if facts.output_gradient is None else facts.output_gradient
-    if facts.output_gradient is None:
-        subject = f"gradient of {value.name}"
-    else:
-        subject = f"gradient at the output of {value.name}"
+    value = facts.output_gradient or facts.param_gradient
+    subject = f"gradient at the output of {value.name}" if facts.output_gradient else f"gradient of {value.name}"
     at_scale = "" if facts.scale == 1.0 else f", at scale {number(facts.scale)}"
     text = (
         f"The loss was finite. In the backward pass {value.kind} came first in the "
@@ -165,9 +162,8 @@ def _max_before(facts, value):
     if facts.scale == 1.0:
         return text
     scaled = value.max_before * facts.scale
-    text = "{}, which is {} scaled, {} {}'s {}".format(
-        text, number(scaled), "over" if scaled > facts.low_max else "within", facts.low_dtype, number(facts.low_max)
-    )
+    side = "over" if scaled > facts.low_max else "within"
+    text += f", which is {number(scaled)} scaled, {side} {facts.low_dtype}'s {number(facts.low_max)}"
     if scaled > facts.low_max or value.kind == "nan" or scaled == 0.0:
         return text
     return f"{text}: this one was over {number(facts.low_max / scaled)} times as large"
@@ -226,19 +222,12 @@ def _may_be_overflow(facts, value):
 
 
 def _advice_on_static(facts, value):
-    safe = _safe_scale(facts, value)
-    if safe and safe < facts.scale:
-        advice = 'loss_scale={}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
-        return advice.format(number(safe))
-    text = "the gradients are too large for {}: {}lower the learning rate, or clip gradients."
-    return text.format(facts.low_dtype, _wider_range(facts))
-
-
-def _safe_scale(facts, value):
-    """Return the largest power of two at which the earlier gradients do not overflow, or None."""
-    if not value.max_before:
-        return None
-    return 2.0 ** math.floor(math.log2(facts.low_max / value.max_before))
+    if value.max_before:
+        safe = 2.0 ** math.floor(math.log2(facts.low_max / value.max_before))
+        if safe < facts.scale:
+            return f'loss_scale={number(safe)}, at which earlier gradients do not overflow, or loss_scale="dynamic".'
+    wider = _wider_range(facts)
+    return f"the gradients are too large for {facts.low_dtype}: {wider}lower the learning rate, or clip gradients."
 
 
 def _not_found(facts):
@@ -264,10 +253,6 @@ def _wider_range(facts):
     if not facts.computes_in_half or facts.low_dtype == "bfloat16":
         return ""
     return f"use O4 or O5 (bfloat16 needs no loss scale), {keep_layers()}, or "
-
-
-def _if_known(value, text):
-    return "" if value is None else f"{text} {number(value)}"
 
 
 def number(value):
