@@ -58,11 +58,6 @@ def after_call(patches, module, call, *arguments):
     patches.register(module.register_forward_hook, ModuleHook(call, *arguments), owner=module)
 
 
-def is_training_call(module):
-    """Return whether a module that is being called is in training mode, and autograd records."""
-    return module.training and torch.is_grad_enabled()
-
-
 class TrainingCalls:
     """Calls a function before each call of a model that is in training mode while autograd records.
 
@@ -83,7 +78,7 @@ class TrainingCalls:
                 self._watched.add(model)
 
     def _called(self, model, args, kwargs):
-        if is_training_call(model):
+        if model.training and torch.is_grad_enabled():
             self._on_call(model, args, kwargs)
 
     def forget(self):

@@ -139,7 +139,7 @@ def test_no_hook_of_the_script_runs_at_the_step_of_a_copy():
 def test_kept_is_1_where_half_weights_follow_and_0_where_updates_are_lost(weight, rate, expected):
     param = torch.nn.Parameter(torch.full((4,), weight))
     optimizer = torch.optim.SGD([param], lr=rate)
-    updates = HalfUpdates(torch.float16)
+    updates = HalfUpdates()
     for _ in range(10):
         param.grad = torch.full((4,), 0.5)
         updates.before_step(optimizer)
@@ -152,7 +152,7 @@ def test_kept_is_1_where_half_weights_follow_and_0_where_updates_are_lost(weight
 def test_a_twin_with_an_epsilon_of_0_is_not_finite_and_the_optimizer_is_untouched():
     param = torch.nn.Parameter(torch.ones(4))
     optimizer = torch.optim.Adam([param], lr=0.1)
-    updates = HalfUpdates(torch.float16)
+    updates = HalfUpdates()
     for _ in range(3):
         param.grad = torch.full((4,), 1e-5)
         updates.before_step(optimizer)

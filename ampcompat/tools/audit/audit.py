@@ -17,8 +17,7 @@ from ...support.torch_compat.torch_names import dtype_name
 from . import findings, tensor_rows
 from .audit_text import to_text
 from .forward_pass import ForwardPasses
-from .rank_sums import RankSums
-from .script_calls import ScriptCalls, StepGradients
+from .script_calls import RankSums, ScriptCalls, StepGradients
 from .tensor_rows import TensorRow
 from .weight_averages import WeightAverages
 from .weight_updates import PERIOD, WINDOW, WeightUpdates

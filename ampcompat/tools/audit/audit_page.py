@@ -4,7 +4,6 @@ import html
 import os
 
 from ...abtest import report as report_package
-from ...abtest.number_format import share
 from . import audit_text
 
 _STYLE = os.path.join(os.path.dirname(os.path.abspath(report_package.__file__)), "page.css")
@@ -57,18 +56,13 @@ def _dtypes(layer):
 
 
 def _row(layer):
-    return (layer["name"], f"{layer['numel']:,}") + _moves(layer)
+    return (layer["name"], f"{layer['numel']:,}", *audit_text.moves(layer))
 
 
 def _tensor(row):
     state = ", ".join(sorted(set((row["state"] or {}).values())))
     names = row["name"], row["kind"], row["dtype"], f"{row['numel']:,}", row["gradient"] or "-", state or "-"
-    return names + _moves(row)
-
-
-def _moves(row):
-    shares = None if row["unmoved"] is None else row["unmoved"] / max(row["numel"], 1), row["lost"]
-    return tuple("-" if each is None else share(each) for each in shares)
+    return (*names, *audit_text.moves(row))
 
 
 def _element(name, text):

@@ -90,12 +90,16 @@ def _finding(finding, width):
         longest = min(50, max(len(each["name"]) for each in layers[:_SHOWN]))
         lines.append(f"         {'param':{longest}} {'elements':>12} {'did not move':>13} {'updates lost':>13}")
         for each in layers[:_SHOWN]:
-            moved = share(each["unmoved"] / max(each["numel"], 1))
-            lost = "-" if each["lost"] is None else share(each["lost"])
+            moved, lost = moves(each)
             lines.append(f"         {each['name'][-50:]:{longest}} {each['numel']:>12,} {moved:>13} {lost:>13}")
         if len(layers) > _SHOWN:
             lines.append(f"         and {len(layers) - _SHOWN} more (--json lists all)")
     return lines + textwrap.wrap(finding["remedy"], width, initial_indent=" " * 7, subsequent_indent=" " * 7)
+
+
+def moves(row):
+    """Return, of a layer or tensor, the share of elements that did not move and of updates that were lost, as texts."""
+    return share(None if row["unmoved"] is None else row["unmoved"] / max(row["numel"], 1)), share(row["lost"])
 
 
 def commands(report, command, launcher=()):

@@ -1,5 +1,6 @@
-"""What a script asks of torch for its precision: autocast regions, ``GradScaler``, backward passes, clipping."""
+"""What a script asks of torch for its precision: autocast, ``GradScaler``, backward passes, clipping, sums of ranks."""
 
+import functools
 import inspect
 import threading
 
@@ -7,12 +8,22 @@ import torch
 
 from ...observers.steps import grad_scaler_class
 from ...observers.values import dense_values
+from ...support.containers import floating_tensors
 from ...support.script_frames import script_line
 from ...support.torch_compat.features import version_of
 from ...support.torch_compat.thread_context import world_size
+from ...support.torch_compat.torch_names import dtype_name
+from .repeated_steps import HALF
 
 #: The functions of ``torch.nn.utils`` that clip gradients.
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+
+#: What the report calls sums between ranks -> functions of ``torch.distributed``, of which some torch may lack one.
+_SUMS = {
+    "all_reduce": ("all_reduce", "all_reduce_coalesced"),
+    "reduce": ("reduce",),
+    "reduce_scatter": ("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+}
 
 
 class ScriptCalls:
@@ -110,6 +121,47 @@ class ScriptCalls:
         if self._pending and self.clipped_scaled is None:
             self.clipped_scaled = script_line()
         return clip(*args, **kwargs)
+
+
+class RankSums:
+    """In which dtypes ranks add up tensors while it ``watch``es; not of numbers, such as losses and flags.
+
+    ``fully_shard``, FullyShardedDataParallel and communication hooks call functions of ``torch.distributed``.
+    DistributedDataParallel without a hook adds up gradients in C++, in the dtypes of its params.
+
+    Attributes:
+        dtypes: ``{name of a dtype: {a key of _SUMS, or "DistributedDataParallel": None}}``.
+        are_half: whether a half dtype is one of them.
+    """
+
+    def __init__(self):
+        self.dtypes, self.are_half = {}, False
+
+    def watch(self, patches):
+        """Replace torch's functions until ``patches`` is undone."""
+        for name, functions in _SUMS.items():
+            for function in filter(None, (getattr(torch.distributed, each, None) for each in functions)):
+                patches.redirect(inspect.unwrap(function), functools.partial(self._called, name))
+
+    def _called(self, name, function, *args, **kwargs):
+        if world_size() > 1:
+            for tensor in floating_tensors([args, kwargs], []):
+                if tensor.numel() > 1:
+                    self._note(tensor.dtype, name)
+        return function(*args, **kwargs)
+
+    def look(self, modules):
+        """Note what those of the modules that are a DistributedDataParallel add up in C++."""
+        parallel = torch.nn.parallel.DistributedDataParallel
+        for module in [each for each in modules if isinstance(each, parallel)] if world_size() > 1 else ():
+            hook = module._get_ddp_logging_data().get("comm_hook")
+            dtypes = {param.dtype for param in module.parameters() if param.requires_grad} if hook is None else ()
+            for dtype in [torch.float16] if hook is not None and "FP16_COMPRESS" in hook else dtypes:
+                self._note(dtype, "DistributedDataParallel")
+
+    def _note(self, dtype, name):
+        self.are_half = self.are_half or dtype in HALF
+        self.dtypes.setdefault(dtype_name(dtype), {})[name] = None
 
 
 class StepGradients:

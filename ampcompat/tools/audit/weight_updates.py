@@ -89,10 +89,11 @@ class WatchedOptimizer:
         rounded: the ``RoundedWeights``.
         is_outer: whether other optimizers step within its steps.
         rates: the learning rates of the first group at the first step and at the last, if they are numbers.
+        early: what ``facts`` returns at the end of the first window.
     """
 
     def __init__(self, optimizer, first):
-        self.optimizer = optimizer
+        self.optimizer, self.early = optimizer, {}
         self.steps, self.compared, self.problem, self.dtypes_before, self.is_outer = 0, 0, None, {}, False
         self._dtypes, self._left, self._all_first, self.first = {}, set(), first, {}
         self._note_params()
@@ -100,7 +101,6 @@ class WatchedOptimizer:
         self.rates = []
         self._window = None
         self._sums = {}  # (name, params) -> the sums over the windows that have ended, on the device
-        self._early = {}  # the same of the first window
         self._compared = 0  # in these windows
 
     def _note_params(self):
@@ -143,7 +143,7 @@ class WatchedOptimizer:
             self.rates = [(self.rates or [rate])[0], rate]
         if place == WINDOW:
             self._sums, self._window, self._compared = self.facts(), None, self.compared
-            self._early = self._early or self._sums
+            self.early = self.early or self._sums
         if self.problem is not None or self.dtypes_before or place >= WINDOW:
             return
         try:
@@ -181,10 +181,6 @@ class WatchedOptimizer:
             before = facts.pop(key, None)
             facts[key] = value if before is None or key[0].startswith("zero ") else before + value
         return facts
-
-    def early_facts(self):
-        """Return the same of the first window, if it has ended."""
-        return self._early
 
 
 class OptimizersAlike:
@@ -224,7 +220,7 @@ class OptimizersAlike:
         """Return ``{param: ParamUpdates}`` of the params with half values or state; waits for their devices."""
         facts, first = [], {}
         for each in self._watched:
-            facts += [(("early " + name, params), value) for (name, params), value in each.early_facts().items()]
+            facts += [(("early " + name, params), value) for (name, params), value in each.early.items()]
             facts += each.facts().items()
             first.update(each.first)
         for params in chunks(param for param, value in first.items() if _has_dtype(param, value)):

@@ -100,7 +100,7 @@ class ForecastObserver(FinalEvent):
         self._recorded = {0, 1} | {int(share * (steps - 1)) for share in SHARES}
         self._samples = TensorSamples()
         self._calls = OpCalls(self._take_value, self._take_detail)
-        self._updates = HalfUpdates(torch.float16)
+        self._updates = HalfUpdates()
         self._patches = PatchStack()
         self._is_on, self._number, self._step = False, -1, 0
         self._handles, self._before = [], []

@@ -32,7 +32,7 @@ def to_text(forecast, command, width=80, details=False):
     """
     told = forecast["details"]
     heading = "Forecast of {} from {} steps in float32, loss {} to {}".format(
-        name_of_script(command), told["steps"], *map(number, told["losses"])
+        command[1] if command[0] == "-m" else command[0], told["steps"], *map(number, told["losses"])
     )
     lines = textwrap.wrap(heading, width)
     if told["half_dtypes"]:
@@ -52,11 +52,6 @@ def to_text(forecast, command, width=80, details=False):
         lines += textwrap.wrap(text, width)
     lines += [""] + advice(forecast, command)
     return "\n".join(lines)
-
-
-def name_of_script(command):
-    """Return the name of the script or module of a command."""
-    return command[1] if command[0] == "-m" else command[0]
 
 
 def argument(names):

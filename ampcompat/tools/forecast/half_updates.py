@@ -20,14 +20,9 @@ STEPS = 20
 
 
 class HalfUpdates:
-    """The twins of optimizers.
+    """The twins of optimizers."""
 
-    Args:
-        dtype: of the twins' params.
-    """
-
-    def __init__(self, dtype):
-        self._dtype = dtype
+    def __init__(self):
         self._twins = {}  # id(optimizer) -> (optimizer, its twin or None)
         self._counts = {}  # id(optimizer) -> its steps
         self._starts = {}  # param -> (its float32 values, its half values before the first step; now)
@@ -39,7 +34,7 @@ class HalfUpdates:
         key = id(optimizer)
         try:
             if key not in self._twins:
-                self._twins[key] = optimizer, OptimizerTwin(optimizer, self._dtype)
+                self._twins[key] = optimizer, OptimizerTwin(optimizer, torch.float16)
                 for param, half in self._twins[key][1].pairs:
                     self._starts[param] = param.detach().clone(), half.detach().clone(), half
             twin = self._twins[key][1]

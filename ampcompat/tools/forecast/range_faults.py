@@ -180,7 +180,9 @@ class StepFaults:
             if position is None and plain(call.op) == "pow" and call.scalars and call.scalars[0] < 1:
                 position = 0
             position = 0 if position is not None and len(call.inputs) == 1 and call.scalars else position
-            if position is None or position >= len(call.inputs) or not self._reaches_loss_somehow(call):
+            if position is None or position >= len(call.inputs):
+                continue
+            if not any(self._reaches_loss(index, side) for index in call.outputs for side in (1, -1)):
                 continue
             index = call.inputs[position]
             stats = self.values.get(index)
@@ -196,9 +198,6 @@ class StepFaults:
     def _is_half_at(self, call, position):
         stored = self.dtypes.stored[call.inputs[position]]
         return stored is torch.float16 or self.dtypes.seen[call.index][position] is torch.float16
-
-    def _reaches_loss_somehow(self, call):
-        return any(self._reaches_loss(index, side) for index in call.outputs for side in (1, -1))
 
     def _is_masked(self, index, depth=4):
         """Return whether gradients are dropped where a value is 0, so that an infinite derivative is harmless."""

@@ -151,10 +151,10 @@ def iterate(model, optimizer, batch, factor=1.0):
 # -- parity ------------------------------------------------------------------------------------------------------------
 
 
-def _made(device, network=Classifier, rate=0.05):
+def _made(device, network=Classifier):
     torch.manual_seed(0)
     model = network().to(device)
-    return model, torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def _float32_losses(device, steps):
