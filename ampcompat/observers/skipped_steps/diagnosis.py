@@ -63,7 +63,7 @@ class OverflowDiagnosis(Observer):
 
     @property
     def findings(self):
-        """(step, text) of every skipped step."""
+        """See the class."""
         return self._findings.texts
 
     @property
@@ -136,7 +136,7 @@ class OverflowDiagnosis(Observer):
         record = self._first_overflow(loss_id)
         if record is None and loss_id in self._unrecorded:
             self._explain_unrecorded(session, loss_id, scaler)
-        elif record is not None and self._findings.last_record(loss_id) is not record:
+        elif record is not None and self._findings.last(loss_id)[0] is not record:
             self._explain(session, record, skipped=True)
 
     def after_step(self, record):
@@ -161,7 +161,7 @@ class OverflowDiagnosis(Observer):
 
     def last_facts(self, loss_id):
         """Return the ``OverflowFacts`` of the last skipped step of a loss, or None."""
-        return self._findings.last_facts(loss_id)
+        return self._findings.last(loss_id)[1]
 
     def facts_without_record(self, session, loss_id, scaler, loss, scale, records):
         """Return the ``OverflowFacts`` of a skipped step that was not recorded, from its loss and gradients."""
@@ -169,11 +169,9 @@ class OverflowDiagnosis(Observer):
         return self._without_outputs(self._skipped_record(session, loss_id, scaler, loss, scale, records), session)
 
     def _without_outputs(self, record, session):
-        facts = read_record(record, session.policy, (), self._before(record), good_passes=0, skipped=True)
+        before = self._recent.largest_before(record.number)
+        facts = read_record(record, session.policy, (), before, good_passes=0, skipped=True)
         return facts._replace(missing_outputs=NOT_RECORDED)
-
-    def _before(self, record):
-        return self._recent.largest_before(record.number)
 
     # -- records -------------------------------------------------------------------------------------------------------
 
@@ -232,7 +230,8 @@ class OverflowDiagnosis(Observer):
         # A step that was not skipped has already made the weights inf or nan; that is a consequence, not the cause.
         models = self._names.models() if skipped else []
         good_passes = self._good_passes.get(record.loss_id, 0)
-        facts = read_record(record, session.policy, models, self._before(record), good_passes, skipped)
+        before = self._recent.largest_before(record.number)
+        facts = read_record(record, session.policy, models, before, good_passes, skipped)
         if facts.bad_weights:
             optimizers = [record.optimizer for record in self._steps]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
@@ -281,13 +280,9 @@ class Findings:
         self._causes = Counter()  # (first step, cause) -> how many steps were skipped because of it
         self._last = {}  # loss_id -> its last explanation (cause and advice, record, facts, first step with them)
 
-    def last_record(self, loss_id):
-        """Return the ``PassRecord`` that was explained last for a loss, or None."""
-        return self._last[loss_id][1] if loss_id in self._last else None
-
-    def last_facts(self, loss_id):
-        """Return the ``OverflowFacts`` that were explained last for a loss, or None."""
-        return self._last[loss_id][2] if loss_id in self._last else None
+    def last(self, loss_id):
+        """Return the ``PassRecord`` that was explained last for a loss and its ``OverflowFacts``; or (None, None)."""
+        return self._last[loss_id][1:3] if loss_id in self._last else (None, None)
 
     def add(self, record, facts):
         """Explain a recorded pass; return the lines to print: none if the last one had the same cause."""
