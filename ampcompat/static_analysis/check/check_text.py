@@ -18,7 +18,7 @@ def to_text(report, with_uses=True):
     """
     lines = [report.verdict]
     if report.scripts:
-        lines += ["", "Command:"] + _shortened(list(map(_commands, report.scripts)), _SCRIPTS, "scripts")
+        lines += _section("Command:", list(map(_commands, report.scripts)), _SCRIPTS, "scripts")
     elif report.uses:
         lines += ["", "Command: ampcompat run YOUR_SCRIPT, with a script that imports these files"]
     lines += _forced(report) + _summary(report) + _findings(report) + _broken(report)
@@ -31,10 +31,8 @@ def _commands(script):
 
 def _forced(report):
     """Return the commands for scripts without Apex."""
-    if not report.forced:
-        return []
-    lines = ["", "Scripts without Apex, and the levels that can be forced on them (torch 2.1 or newer):"]
-    return lines + _shortened(["\n".join(_forced_rows(each)) for each in report.forced], _SCRIPTS, "scripts")
+    title = "Scripts without Apex, and the levels that can be forced on them (torch 2.1 or newer):"
+    return _section(title, ["\n".join(_forced_rows(each)) for each in report.forced], _SCRIPTS, "scripts")
 
 
 def _forced_rows(script):
@@ -64,19 +62,14 @@ def _summary(report):
 
 
 def _findings(report):
-    if not report.findings:
-        return []
-    lines = ["", "Found:"]
     rows = [each for severity in SEVERITIES for each in report.of(severity)]
     texts = [f"  {each.place} {each.severity}: {each.message} [{each.rule}]" for each in rows]
-    return lines + _shortened(texts, _FINDINGS, "findings; --json has all")
+    return _section("Found:", texts, _FINDINGS, "findings; --json has all")
 
 
 def _broken(report):
-    if not report.broken:
-        return []
     texts = [f"  {each.place}: {each.reason}" for each in report.broken]
-    return ["", "Could not be read or parsed:"] + _shortened(texts, _BROKEN, "files; --json has all")
+    return _section("Could not be read or parsed:", texts, _BROKEN, "files; --json has all")
 
 
 def _uses(report):
@@ -91,6 +84,8 @@ def _uses(report):
     return lines
 
 
-def _shortened(lines, most, noun):
-    more = len(lines) - most
-    return lines if more <= 0 else lines[:most] + [f"  … and {more} more {noun}"]
+def _section(title, texts, most, noun):
+    """Return the lines of a section with at most some of its texts; none if there is no text."""
+    more = len(texts) - most
+    shown = texts if more <= 0 else texts[:most] + [f"  … and {more} more {noun}"]
+    return ["", title] + shown if texts else []

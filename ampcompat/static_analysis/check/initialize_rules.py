@@ -2,11 +2,10 @@
 
 import ast
 
-from ..reading import code_files
 from ..reading.calls import INITIALIZE, argument, initialize_calls, names_in
 from ..reading.flow import together
 from ..reading.names import called, dotted, last_name, string
-from ..reading.source import Source
+from ..reading.source import read_source
 from ..rules import finding
 
 #: The calls of ``amp.initialize`` in one function that are examined.
@@ -141,11 +140,8 @@ def conditional_calls(source):
 
 def conditional_calls_in(path):
     """Return what ``conditional_calls`` yields for a Python file; nothing if it cannot be read or parsed."""
-    try:
-        source = Source(path, code_files.read(path), code_files.PYTHON)
-    except code_files.Unreadable:
-        return []
-    return list(conditional_calls(source))
+    source = read_source(path)
+    return list(conditional_calls(source)) if source else []
 
 
 def _is_always(test, names):

@@ -13,12 +13,7 @@ from ..reading.loops_without_apex import AMPCOMPAT
 from ..reading.names import Names
 from ..reading.source import Source
 from ..rules import ERROR, NOTE, REFUSED, RULES, WARNING, Broken, RequestedLevel, SourcePlace, finding
-from . import (
-    initialize_rules,
-    scale_loss_rules,
-    started_scripts,
-    torch_amp_rules,
-)
+from . import initialize_rules, scale_loss_rules, started_scripts, torch_amp_rules
 from .check_report import CheckReport
 
 #: A Python file without any of these does not use Apex, not even through another file of the project.
@@ -80,8 +75,8 @@ class _Project:
         except code_files.Unreadable as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
-        self.uses_cuda = self.uses_cuda or (kind == code_files.PYTHON and started_scripts.uses_cuda(data))
         if kind == code_files.PYTHON:
+            self.uses_cuda = self.uses_cuda or bool(started_scripts.CUDA.search(data))
             self.training += [path] if started_scripts.HINTS.search(data) else []
             self.imports_ampcompat = self.imports_ampcompat or bool(AMPCOMPAT.search(data))
         if kind == code_files.SHELL:

@@ -187,12 +187,7 @@ def _forced(path, trainings, project, imports):
 
 _DDP = ("apex.parallel.DistributedDataParallel", "apex.parallel.distributed.DistributedDataParallel")
 #: A Python file with one of these uses CUDA.
-_CUDA = re.compile(rb"\.cuda\(|\btorch\.cuda\.|[\"']cuda(:|[\"'])|[\"']nccl[\"']")
-
-
-def uses_cuda(data):
-    """Return whether the text of a Python file, as bytes, uses CUDA."""
-    return _CUDA.search(data) is not None
+CUDA = re.compile(rb"\.cuda\(|\btorch\.cuda\.|[\"']cuda(:|[\"'])|[\"']nccl[\"']")
 
 
 def chooses_device(nodes):

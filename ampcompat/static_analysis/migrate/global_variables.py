@@ -117,7 +117,7 @@ def _own_device(scope, readers):
 
 def _times_set(scope, name):
     """Return how often a name is set in the body of a function or module."""
-    names = [each for each in inside(scope) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
+    names = [each for each in inside(scope.body) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     return sum(each.id == name for each in names)
 
 

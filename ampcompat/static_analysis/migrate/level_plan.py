@@ -8,7 +8,7 @@ from ..reading.calls import is_backward, is_half_cast
 from ..reading.code_files import PYTHON
 from ..reading.flow import together
 from ..reading.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
-from ..reading.names import called, dotted, last_name, names_used
+from ..reading.names import called, dotted, inside, last_name, names_used
 from ..reading.source import Source
 from .torch_amp_use import TorchAmpUse
 from .trained_models import PARALLEL, MovedWrapper, TrainedModels
@@ -187,7 +187,7 @@ class LevelPlan:
 
     def _trains(self, statement, known, functions):
         """Return whether a statement calls a model, wraps it, has a backward pass, or calls a function that does."""
-        for node in _own(statement):
+        for node in inside([statement]):
             if isinstance(node, ast.Call):
                 name = last_name(node.func)
                 if is_backward(node) or name in functions or self._models.wraps(node, known):
@@ -251,14 +251,6 @@ class LevelPlan:
 def _has_gradient(call):
     """Return whether a backward pass gets other arguments than options."""
     return bool(call.args) or any(each.arg not in ("retain_graph", "create_graph", "inputs") for each in call.keywords)
-
-
-def _own(node):
-    """Yield a statement and the nodes in it, without functions and classes that it defines."""
-    yield node
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
-        for child in ast.iter_child_nodes(node):
-            yield from _own(child)
 
 
 def _block_of(body, statements):

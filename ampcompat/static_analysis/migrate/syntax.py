@@ -6,6 +6,7 @@ import functools
 import re
 
 import libcst as cst
+from libcst import matchers
 from libcst.helpers import get_full_name_for_node
 from libcst.metadata import MetadataWrapper, PositionProvider
 
@@ -182,18 +183,9 @@ def first(node, name):
     return next(each for each in walk(node) if name_of(each) == name and isinstance(each, cst.BaseExpression))
 
 
-class _Renaming(cst.CSTTransformer):
-    def __init__(self, old, new):
-        super().__init__()
-        self._old, self._new = old, expression(new)
-
-    def leave_Name(self, original_node, updated_node):
-        return self._new if updated_node.value == self._old else updated_node
-
-
 def renamed(node, old, new):
     """Return a node with a variable replaced by another, or by an expression."""
-    return node.visit(_Renaming(old, new))
+    return matchers.replace(node, matchers.Name(old), expression(new))
 
 
 class _Unwrapping(cst.CSTTransformer):

@@ -45,7 +45,7 @@ class TrainedModels:
         for node in self._nodes:
             if isinstance(node, ast.Assign):
                 function = self._function(node.value)
-                values = [node.value] if function is None else [each for each in _returned(function)]
+                values = [node.value] if function is None else _returned(function)
                 for value in values:
                     for target in node.targets:
                         yield from self._pairs(value, target)
@@ -184,10 +184,8 @@ class TrainedModels:
 
 
 def _returned(function):
-    """Yield the values that a function returns."""
-    for node in inside(function):
-        if isinstance(node, ast.Return) and node.value is not None:
-            yield node.value
+    """Return the values that a function returns."""
+    return [node.value for node in inside(function.body) if isinstance(node, ast.Return) and node.value is not None]
 
 
 class MovedWrapper:

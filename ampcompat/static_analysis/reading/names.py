@@ -242,7 +242,7 @@ def bound_in(scope):
     if args is not None:
         bound |= {each.arg for each in args.args + args.kwonlyargs + getattr(args, "posonlyargs", [])}
         bound |= {each.arg for each in (args.vararg, args.kwarg) if each is not None}
-    for node in inside(scope):
+    for node in inside(scope.body):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -252,9 +252,9 @@ def bound_in(scope):
     return bound - shared
 
 
-def inside(scope):
-    """Yield the nodes of a function, class or module, without those of functions and classes in it."""
-    waiting = list(scope.body) if isinstance(scope.body, list) else [scope.body]
+def inside(body):
+    """Yield the nodes of statements, or of a lambda's expression, without those of functions and classes in them."""
+    waiting = list(body) if isinstance(body, list) else [body]
     while waiting:
         node = waiting.pop()
         yield node

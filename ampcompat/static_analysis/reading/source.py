@@ -8,7 +8,7 @@ import warnings
 from ..rules import Broken, SourcePlace, finding
 from .code_files import NOTEBOOK, PYTHON, NotANotebook, Unreadable, code_cells, decode, read
 from .flow import scopes
-from .names import Names, called, imports_of, string, written_option
+from .names import Names, called, imports_of, inside, string, written_option
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
 
@@ -34,7 +34,7 @@ class Source:
         self._numbers, self._firsts = [], []  # of a notebook's cells: their numbers and first lines
         text = decode(data)
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
-        self.tree = self._parsed("\n".join(self.lines))
+        self.tree = self._parsed("\n".join(self.lines), 1) or ast.Module(body=[], type_ignores=[])
         self.nodes = list(ast.walk(self.tree))
         self.imports, self.names, self._scopes = list(imports_of(self.nodes)), Names(self.nodes), None
 
@@ -77,31 +77,21 @@ class Source:
             self._numbers.append(cell.number)
             self._firsts.append(line)
             self.shell += [(SourcePlace(self.path, at, cell.number), command) for at, command in cell.shell]
-            source = cell.python if self._is_valid(cell.python, line) else "\n" * cell.python.count("\n")
+            source = cell.python if self._parsed(cell.python, line) else "\n" * cell.python.count("\n")
             parts.append(source)
             line += source.count("\n") + 1
         return "\n".join(parts)
 
-    def _is_valid(self, text, first):
-        try:
-            parse(text)
-        except _FAULTS as error:
-            self._note(error, text, first)
-            return False
-        return True
-
-    def _parsed(self, text):
+    def _parsed(self, text, first):
+        """Return the syntax tree of text that begins at a line of the source; None, and a note, if it has none."""
         try:
             return parse(text)
         except _FAULTS as error:
-            self._note(error, text, 1)
-            return ast.Module(body=[], type_ignores=[])
-
-    def _note(self, error, text, first):
-        reason = "{}: {}".format(type(error).__name__, getattr(error, "msg", None) or error)
-        place = self.place(first + (getattr(error, "lineno", None) or 1) - 1)
-        self.broken.append(Broken(place, reason, bool(_APEX.search(text))))
-        self.torn += [(self.place(at), line) for at, line in enumerate(text.split("\n"), first)]
+            reason = "{}: {}".format(type(error).__name__, getattr(error, "msg", None) or error)
+            place = self.place(first + (getattr(error, "lineno", None) or 1) - 1)
+            self.broken.append(Broken(place, reason, bool(_APEX.search(text))))
+            self.torn += [(self.place(at), line) for at, line in enumerate(text.split("\n"), first)]
+            return None
 
 
 #: The errors of ``ast.parse`` for source that is not Python 3: ValueError for a null byte, others for deep nesting.
@@ -115,15 +105,21 @@ def parse(text):
         return ast.parse(text)
 
 
+def read_source(path):
+    """Return the ``Source`` of a Python file; None if it cannot be read."""
+    try:
+        return Source(path, read(path), PYTHON)
+    except Unreadable:
+        return None
+
+
 def declared_options(path):
     """Return (option, its default or None if that is no string) of each ``add_argument`` of a script, in its order.
 
     A file that cannot be read has none.
     """
-    try:
-        calls = [node for node in Source(path, read(path), PYTHON).calls() if called(node) == "add_argument"]
-    except Unreadable:
-        return []
+    source = read_source(path)
+    calls = [node for node in source.calls() if called(node) == "add_argument"] if source else []
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     defaults = [next((string(each.value) for each in call.keywords if each.arg == "default"), None) for call in calls]
     return [(option, default) for option, default in zip(map(written_option, calls), defaults) if option]
@@ -134,13 +130,4 @@ def is_script(tree):
     tests = (node.test for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Compare))
     if any("__main__" in [string(each) for each in [test.left] + test.comparators] for test in tests):
         return True
-    waiting = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
-    while waiting:
-        node = waiting.pop()
-        if called(node) in ("parse_args", "initialize", "backward"):
-            return True
-        waiting += [child for child in ast.iter_child_nodes(node) if not isinstance(child, _DEFINITIONS)]
-    return False
-
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    return any(called(node) in ("parse_args", "initialize", "backward") for node in inside(tree.body))
