@@ -13,6 +13,11 @@ class SourcePlace(NamedTuple):
     line: int
     cell: Optional[int] = None
 
+    @property
+    def order(self):
+        """The key by which places are sorted: by file, cell and line."""
+        return self.path, self.cell or 0, self.line
+
     def __str__(self):
         cell = "" if self.cell is None else f" cell {self.cell}"
         return f"{self.path}{cell}:{self.line}"

@@ -70,11 +70,7 @@ class CheckReport:
 
 
 def _in_order(rows):
-    return sorted(set(rows), key=lambda row: (_order(row.place), str(row)))
-
-
-def _order(place):
-    return (place.path, place.cell or 0, place.line)
+    return sorted(set(rows), key=lambda row: (row.place.order, str(row)))
 
 
 def _flat(row):

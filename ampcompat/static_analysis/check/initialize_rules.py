@@ -62,8 +62,10 @@ def _done_to(model, step):
                 return "half" if call.func.attr == "half" else "made"
     value = _without_moves(getattr(step.node, "value", None))
     if model in targets and isinstance(value, ast.Call):
-        is_wrapped = last_name(value.func) in _WRAPPERS and _is_first_argument(model, value)
-        return "wrapped" if is_wrapped else _made(model, value)
+        first = argument(value, 0, "module")
+        if last_name(value.func) in _WRAPPERS and first is not None and _mentions(first, model):
+            return "wrapped"
+        return None if _mentions(value, model) else "made"  # `model.to(device)` returns the same model
     return "made" if model in targets else None
 
 
@@ -74,14 +76,8 @@ def _without_moves(value):
     return value
 
 
-def _made(model, call):
-    """Return ``made`` if a call creates another model; None if it returns the same one: ``model.to(device)``."""
-    return None if any(dotted(node) == model for node in ast.walk(call)) else "made"
-
-
-def _is_first_argument(model, call):
-    first = argument(call, 0, "module")
-    return first is not None and any(dotted(node) == model for node in ast.walk(first))
+def _mentions(node, name):
+    return any(dotted(each) == name for each in ast.walk(node))
 
 
 def _optimizers_made(steps):

@@ -56,7 +56,7 @@ class ImportPruner(cst.CSTTransformer):
         return self._kept(updated_node) if all(is_apex) else updated_node
 
     def _kept(self, node):
-        return syntax.with_names(node, [each for each in node.names if _local(each) in self._used])
+        return syntax.with_names(node, [each for each in node.names if imported_name(each) in self._used])
 
     def leave_Try(self, original_node, updated_node):
         """Remove a ``try`` without a body, together with its ``except`` for a missing Apex."""
@@ -112,7 +112,7 @@ def _is_constant(statement):
     return node is not None and len(statement.body) == 1 and isinstance(node.value, cst.Name)
 
 
-def _local(alias):
+def imported_name(alias):
     """Return the name that an import binds."""
     return syntax.text(alias.asname.name) if alias.asname else syntax.name_of(alias.name).partition(".")[0]
 
@@ -175,7 +175,8 @@ def _after_imports(body):
 def _imported(statement):
     """Return the names that a statement imports."""
     nodes = [each for each in syntax.walk(statement) if isinstance(each, (cst.Import, cst.ImportFrom))]
-    return {_local(alias) for node in nodes if not isinstance(node.names, cst.ImportStar) for alias in node.names}
+    named = [node for node in nodes if not isinstance(node.names, cst.ImportStar)]
+    return {imported_name(alias) for node in named for alias in node.names}
 
 
 def _names_of_amp_on_optimizers(parsed):

@@ -7,7 +7,7 @@ import libcst as cst
 
 from ...errors import AmpError
 from . import syntax
-from .imports_and_marks import with_statements
+from .imports_and_marks import imported_name, with_statements
 from .level_plan import LevelPlan
 from .parsed_script import Migration, rewritten
 
@@ -169,11 +169,7 @@ class _UnusedNames(cst.CSTTransformer):
         """Keep the names that are used now, or that were not used before either."""
         if isinstance(updated_node.names, cst.ImportStar):
             return updated_node
-        kept = [
-            each
-            for each in updated_node.names
-            if syntax.name_of(each.asname.name if each.asname else each.name) not in self._gone
-        ]
+        kept = [each for each in updated_node.names if imported_name(each) not in self._gone]
         return updated_node if len(kept) == len(updated_node.names) else syntax.with_names(updated_node, kept)
 
 

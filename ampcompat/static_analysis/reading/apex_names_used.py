@@ -22,9 +22,7 @@ def uses(source):
             found[key] = use(source.place(node.lineno), name, fallbacks.of(node, name))
     for place, name in _torn_names(source.torn):
         found.setdefault((place, name), use(place, name))
-    return sorted(
-        found.values(), key=lambda each: each.place[2:] + each.place[1:2] if each.place.cell else each.place[1:2]
-    )
+    return sorted(found.values(), key=lambda each: each.place.order)
 
 
 def use(place, name, fallback=""):

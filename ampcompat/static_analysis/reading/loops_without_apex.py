@@ -74,7 +74,7 @@ class LoopsWithoutApex:
 
     def _made_optimizers(self, calls):
         """Return the optimizers created by ``torch.optim``, or assigned to a variable whose ``step`` is called."""
-        stepped = {dotted(call.func.value) for call in calls if last_name(call.func) == "step" and _owner(call)}
+        stepped = {dotted(call.func.value) for call in calls if getattr(call.func, "attr", None) == "step"}
         stepped |= {dotted(call.args[0]) for call in calls if last_name(call.func) == "step" and call.args}
         own = {node.name for node in self._source.nodes if isinstance(node, ast.ClassDef) and _is_optimizer_class(node)}
         found = []
@@ -158,11 +158,6 @@ class LoopsWithoutApex:
                 if isinstance(method, ast.FunctionDef) and method.name != "step":
                     for inner in filter(_is_inner_step, ast.walk(method)):
                         yield self._source.problem("inner-step", inner, node.name + "." + method.name)
-
-
-def _owner(call):
-    """Return the object of a method call, or None."""
-    return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 
 def _steps(function):
