@@ -53,10 +53,10 @@ class LevelPlan:
         self.scaled = "scaled_loss" if "scaled_loss" not in used else "amp_scaled_loss"
         self.allows_half = any(map(self._makes_half, source.calls()))
         self._scopes = source.scopes
-        scope = self._scope_of_optimizers()
+        scope, steps = self._scope_of_optimizers()
         self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
         self.models, self.moved = self._trained(), None
-        self.before, self.after = self._place(scope)
+        self.before, self.after = self._place(scope, steps)
         variables = [self._variables.of(made.statement.targets[0]) for made in loops.optimizers]
         self._stepping = {each for variable in variables for each in self._models.aliases(variable)}
         self.backward = dict(self._backward_passes())
@@ -103,16 +103,16 @@ class LevelPlan:
     # -- amp.initialize ------------------------------------------------------------------------------------------------
 
     def _scope_of_optimizers(self):
-        """Return the statements of the function or module in which all optimizers are created."""
+        """Return the function or module in which all optimizers are created, and its steps."""
         statements = {made.statement: made for made in self._loops.optimizers}
-        found = [steps for _, steps in self._scopes if any(step.node in statements for step in steps)]
-        if sum(step.node in statements for steps in found for step in steps) < len(statements):
+        found = [each for each in self._scopes if any(step.node in statements for step in each[1])]
+        if sum(step.node in statements for _, steps in found for step in steps) < len(statements):
             self._refuse(
                 min(each.lineno for each in statements),
                 "this optimizer is created neither in a function nor at the top level.",
             )
         if len(found) != 1:
-            first, second = (next(step for step in steps if step.node in statements) for steps in found[:2])
+            first, second = (next(step for step in steps if step.node in statements) for _, steps in found[:2])
             self._refuse(
                 second.node.lineno,
                 f"this optimizer is created in a different function than that of line {first.node.lineno}; "
@@ -133,12 +133,12 @@ class LevelPlan:
             found += models
         return list(dict.fromkeys(found))
 
-    def _place(self, steps):
+    def _place(self, scope, steps):
         """Return (line of the statement before which ``amp.initialize`` is called, line of that after which it is)."""
         made = [each.statement for each in self._loops.optimizers]
         known = {self._variables.like(made[-1], name) for name in self.models}
         known = {alias for variable in known for alias in self._models.aliases(variable)}
-        block = _block_of(self._scope_node(steps).body, made)
+        block = _block_of(scope.body, made)
         last = max(at for at, each in enumerate(block) if any(node in made for node in ast.walk(each)))
         before = [step.node for step in steps if step.node.lineno < made[-1].lineno]
         wraps = [each for each in before if self._makes_parallel(each, known)]
@@ -171,9 +171,6 @@ class LevelPlan:
         return any(self._source.names.of(call.func) in PARALLEL for call in calls) and (
             bool(names) or any(self._models.wraps(call, known, PARALLEL) for call in calls)
         )
-
-    def _scope_node(self, steps):
-        return next(node for node, each in self._scopes if each is steps)
 
     def _training_functions(self, known):
         """Return the names of functions that call a model or a backward pass, directly or through other functions."""
