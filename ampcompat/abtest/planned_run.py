@@ -67,11 +67,6 @@ class PlannedRun:
         """The run's name in file names."""
         return self.label.replace(" ", "-")
 
-    @property
-    def file_name(self):
-        """The name of the file in which the run is recorded alone."""
-        return self.name + ".json"
-
     def identity(self):
         """Return what must be equal for a recorded run to be this run; torch and the device are known when it runs."""
         folder = self.folder or os.getcwd()

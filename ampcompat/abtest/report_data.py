@@ -11,7 +11,7 @@ from ..errors import AmpError, AmpValueError
 from ..support import files
 from . import packed_numbers, schema
 from .packed_numbers import Numbers, Rows
-from .schema import BYTES, LOSSES, METRICS, SAMPLES, SECONDS, SHARE, STEPS, choice, optional, special
+from .schema import LOSSES, METRICS, SAMPLES, SECONDS, STEPS, choice, optional, special
 
 SCHEMA = 2
 
@@ -52,24 +52,20 @@ def planned_runs(levels, baseline, repeats=1, control=True):
     return [(level, repeat) for repeat in range(max(counts.values())) for level in levels if repeat < counts[level]]
 
 
-def _bytes():
-    return special(optional(BYTES), default=None)
-
-
 @dataclass
 class Memory:
     """Bytes by kind at the peak of a step; None means not measured."""
 
-    parameters: Optional[int] = _bytes()  # weights, in the model's dtypes
-    gradients: Optional[int] = _bytes()  # gradients of weights and masters
-    masters: Optional[int] = _bytes()  # float32 master weights
-    optimizer: Optional[int] = _bytes()  # state of the optimizers
-    activations: Optional[int] = _bytes()  # tensors that the forward pass saves for the backward pass
-    buffers: Optional[int] = _bytes()  # model buffers, half copies of weights and temporary tensors, together
-    peak_total: Optional[int] = _bytes()  # the peak of their sum
-    cuda_allocated: Optional[int] = _bytes()  # the peak of what torch's allocator had allocated
-    cuda_reserved: Optional[int] = _bytes()  # the peak of what it had reserved
-    fragmentation: Optional[float] = special(optional(SHARE), default=None)  # the share of it that was not allocated
+    parameters: Optional[int] = None  # weights, in the model's dtypes
+    gradients: Optional[int] = None  # gradients of weights and masters
+    masters: Optional[int] = None  # float32 master weights
+    optimizer: Optional[int] = None  # state of the optimizers
+    activations: Optional[int] = None  # tensors that the forward pass saves for the backward pass
+    buffers: Optional[int] = None  # model buffers, half copies of weights and temporary tensors, together
+    peak_total: Optional[int] = None  # the peak of their sum
+    cuda_allocated: Optional[int] = None  # the peak of what torch's allocator had allocated
+    cuda_reserved: Optional[int] = None  # the peak of what it had reserved
+    fragmentation: Optional[float] = None  # the share of it that was not allocated
 
 
 @dataclass

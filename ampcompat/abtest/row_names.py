@@ -1,7 +1,6 @@
 """The kinds of rows of a report: opt levels and variants of one script, or several scripts."""
 
 import os
-import shlex
 
 #: The row of a script at its own level, which is the baseline if no levels are given.
 UNCHANGED = "unchanged"
@@ -29,20 +28,9 @@ def script_name(command):
     return command[1] if command[0] == "-m" else os.path.basename(os.path.normpath(command[0]))
 
 
-def name_of(report, row):
-    """Return the display name of a row: if scripts are compared, the row of the script has the script's name."""
-    if row != UNCHANGED or not are_scripts(report):
-        return row
-    try:
-        command = shlex.split(str(report.environment.get("script") or ""))
-    except ValueError:  # of a file that was not written by `ab`
-        return row
-    return script_name(command) if command[1:] or command[:1] not in ([], ["-m"]) else row
-
-
 def title(report):
     """Return what was compared, for a heading."""
     if not are_scripts(report):
         return "Opt levels of {}".format(os.path.basename(str(report.environment.get("script") or "a training")))
-    others = [name_of(report, row) for row in report.runs if row != report.baseline]
-    return "{} against {}".format(", ".join(others), name_of(report, report.baseline))
+    others = [row for row in report.runs if row != report.baseline]
+    return "{} against {}".format(", ".join(others), report.baseline)

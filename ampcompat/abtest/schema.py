@@ -152,12 +152,9 @@ def _number(tree):
     return float(tree)
 
 
-BYTES = _scalar(lambda value: type(value) is int and abs(value) < 2**63)
-SHARE = _scalar(lambda value: type(value) in (int, float) and 0 <= value <= 1)
-
 _SCALARS = {
     str: _scalar(_is_text),
-    int: _scalar(lambda value: type(value) is int and 0 <= value < 2**31),
+    int: _scalar(lambda value: type(value) is int and 0 <= value < 2**63),
     float: Form(_number),
     object: _scalar(_is_any),
 }

@@ -21,7 +21,7 @@ def print_report(options, report, ended, rows):
     Args:
         options: those of ``ab``.
         report: the ``Report``.
-        ended: ``{(level, repeat): Recorded}``, in the order in which the runs ended.
+        ended: ``{(level, repeat): SubprocessRun}``, in the order in which the runs ended.
         rows: what ``summarize(report)`` returned.
     """
     failed = {}  # output -> the levels that printed it, as the keys of a dict

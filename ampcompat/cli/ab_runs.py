@@ -11,7 +11,7 @@ from ..abtest.judging.summary import emulates_half
 from ..abtest.planned_run import PlannedRun, check_identity
 from ..abtest.report_data import Report, Run, planned_runs
 from ..abtest.row_names import UNCHANGED
-from ..abtest.running.recorded_runs import add_recorded, ends_series, recorded_by
+from ..abtest.running.recorded_runs import add_recorded, ends_series
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 
@@ -126,7 +126,7 @@ def run_in_subprocesses(options, planned, report, progress, ended):
     except KeyboardInterrupt:
         for each, child in runner.children[-1:]:
             if (each.level, each.repeat) not in ended:
-                on_end(each, recorded_by(child))
+                on_end(each, child)
         raise
     if options.timing_steps:
         _time_in_turn(options, report, progress, runner)
@@ -207,8 +207,7 @@ class _Runner:
             if "environment" in event:
                 _check_versions(self._known, planned, child.run.identity, options.resume)
 
-        run_one(child, planned.label + suffix, self._progress, check)
-        return recorded_by(child)
+        return run_one(child, planned.label + suffix, self._progress, check)
 
 
 # -- the end of runs, and the file -------------------------------------------------------------------------------------

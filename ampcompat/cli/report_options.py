@@ -9,7 +9,6 @@ from ..abtest.judging.verdict import REJECTED
 from ..abtest.report import charts, renderer
 from ..abtest.report.html import to_html
 from ..abtest.report.markup import to_latex, to_markdown
-from ..abtest.row_names import name_of
 from ..errors import AmpError
 from ..support import files
 from ..support.terminal import show
@@ -112,7 +111,7 @@ def exit_code(parser, options, report, rows):
     told = []
     for name in options.fail_on:
         found = [level for level, row in rows.items() if RESULTS[name](row, report.runs[level].equivalence)]
-        told += ["{}: {}".format(name, ", ".join(name_of(report, level) for level in found))] if found else []
+        told += ["{}: {}".format(name, ", ".join(found))] if found else []
     if told:
         print("{}: --fail-on: {}".format(parser.prog, "; ".join(told)), file=sys.stderr)
     return FAILED_ON if told else 0

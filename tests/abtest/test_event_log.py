@@ -2,7 +2,7 @@
 
 import pytest
 
-from ampcompat.abtest.recording.event_log import EventReader, EventWriter, apply_event
+from ampcompat.abtest.recording.event_log import EventReader, apply_event, write_event
 from ampcompat.abtest.report_data import Run
 
 
@@ -26,10 +26,9 @@ def test_long_series_take_few_bytes():
 
 def test_an_incomplete_line_is_not_read_yet(tmp_path):
     path = str(tmp_path / "events")
-    reader, writer = EventReader(path), EventWriter(path)
-    writer.write({"step": 0, "text": "é"})
-    writer.close()
-    with open(path, "a", encoding="utf-8") as file:
+    reader = EventReader(path)
+    with open(path, "w", encoding="utf-8") as file:
+        write_event(file, {"step": 0, "text": "é"})
         file.write('{"step"')
     assert reader.new_events() == [{"step": 0, "text": "é"}]
     with open(path, "a", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """Recommends a level: of the accepted ones, the first at the target; if equal, the one with less peak memory."""
 
 from ..number_format import milliseconds, percent, seconds
-from ..row_names import are_scripts, name_of
+from ..row_names import are_scripts
 from . import against_unchanged_script, equivalence, time_to_target
 from .summary import MIN_TIMED, emulates_half, find_rounds, find_speeds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
@@ -34,11 +34,11 @@ def advise(report):
     sentence, and remarks, one line each. Return what ``summarize`` returns.
     """
     rows = summarize(report)
-    equivalences, known = equivalence.find(report, rows), find_speeds(report)
+    known = find_speeds(report)
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
-        report.runs[level].equivalence = equivalences.get(level)
+        report.runs[level].equivalence = equivalence.find(report, level, row.verdict)
         report.runs[level].speed = known.get(level)
     lines = _of_scripts(report, rows) if are_scripts(report) else _advice(report, rows)[1]
     lines += [each for each in (against_unchanged_script.tell(report),) if each]
@@ -130,7 +130,7 @@ def _why_none(report, baseline, others):
 
 def _of_scripts(report, rows):
     """Return whether each script trains like the baseline, one sentence each, and how long their steps take."""
-    name, baseline = name_of(report, report.baseline), rows[report.baseline]
+    name, baseline = report.baseline, rows[report.baseline]
     if baseline.verdict.kind != BASELINE:
         return [f"{name} is not a usable reference: {baseline.verdict.text}".rstrip(".") + "."]
     found = []

@@ -5,6 +5,7 @@ import math
 from ..number_format import percent
 from ..row_names import UNCHANGED
 from .verdict import ACCEPTED, NOT_JUDGED, REJECTED, judge, judge_backwards, seeds_differ
+from .verdict import tell as tell_difference
 
 #: The row that is float32 throughout.
 FLOAT32 = "O0"
@@ -53,9 +54,8 @@ def _against_float32(report, weights):
     found, verdicts = judge_backwards(report, FLOAT32), judge(report)
     if found is None or found.kind == NOT_JUDGED or not found.progress:
         return [_ends(verdicts)]
-    share = found.end.signed
-    end = "{} {}".format(percent(abs(share)), "over" if share > 0 else "under") if share else "at"
-    told = [f"Judged against O0, the unchanged script is {found.kind}: {found.end.series} ends {end} O0's."]
+    end = tell_difference(found.end, "O0's")
+    told = [f"Judged against O0, the unchanged script is {found.kind}: {end}."]
     level = WITH_MASTERS.get(weights, FLOAT32)
     level = level if level in verdicts and verdicts[level].kind == ACCEPTED else FLOAT32
     if found.kind != REJECTED or verdicts[level].kind != ACCEPTED:

@@ -58,12 +58,8 @@ def counted_points(run, name):
 
 
 def curve(run, name):
-    """Return the values of one series of a run, without skipped steps."""
-    if name[0] == "metric":
-        return [value for _, value in points(run, name)]
-    steps, values = run.loss.by_step(name[1])
-    skipped = set(run.skipped)
-    return [value for step, value in zip(steps, values) if step not in skipped] if skipped else list(values)
+    """Return the values of one series of a run, without those of skipped steps."""
+    return [value for _, value in counted_points(run, name)]
 
 
 def windows(values):
@@ -74,24 +70,16 @@ def windows(values):
     return [values[start : start + width : max(1, width // MAX_WIDTH)] for start in starts]
 
 
-def window_medians(values):
-    """Return the median of each window of a curve; nan for a window without a finite value."""
-    return [finite_median(window) for window in windows(values)]
+def begin_and_end(run, name=("loss", 0)):
+    """Return the medians of the first and the last window of a series that have one; None if there is none."""
+    found = [value for value in map(finite_median, windows(curve(run, name))) if math.isfinite(value)]
+    return (found[0], found[-1]) if found else None
 
 
 def end_value(run, name=("loss", 0)):
-    """Return the median of the last window of a series, which is where the run ends; None without a value."""
-    found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
-    if found:
-        return found[-1]
-    known = [value for value in curve(run, name) if math.isfinite(value)]
-    return median(known) if known else None
-
-
-def begin_and_end(run, name=("loss", 0)):
-    """Return the medians of the first and the last window of a series that have one; None if there is none."""
-    found = [value for value in window_medians(curve(run, name)) if math.isfinite(value)]
-    return (found[0], found[-1]) if found else None
+    """Return where a run ends: the median of a series' last window, or of all values without a window, or None."""
+    ends = begin_and_end(run, name) or [finite_median(curve(run, name))]
+    return ends[-1] if math.isfinite(ends[-1]) else None
 
 
 @dataclass

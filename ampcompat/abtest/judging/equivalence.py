@@ -50,18 +50,11 @@ def given_to(report):
     return None if text is None else parse(text)
 
 
-def find(report, rows):
-    """Return ``{row: Equivalence}`` for all rows except the baseline; empty if the report has no tolerance.
-
-    Args:
-        rows: what ``summarize(report)`` returned.
-    """
+def find(report, level, verdict):
+    """Return the ``Equivalence`` of a row; None for the baseline, and if the report has no tolerance."""
     tolerance = given_to(report)
-    others = [level for level in rows if level != report.baseline and tolerance is not None]
-    return {level: _of_row(report, level, rows[level].verdict, tolerance) for level in others}
-
-
-def _of_row(report, level, verdict, tolerance):
+    if tolerance is None or level == report.baseline:
+        return None
     run, names = report.runs[level], _compared(report)
     ends = [each for name, each in verdict.ends.items() if (name in names if names else name[0] == "loss")]
     found = [of(each, tolerance) for each in ends]

@@ -116,8 +116,7 @@ def judge_backwards(report, level):
     baseline, reference = report.runs[report.baseline], report.runs[level]
     if failure(baseline) or _broken(reference) or _different_data(baseline, reference):
         return None
-    progress = shows_progress(reference) or not is_alone(reference)
-    return _compared(find_differences(baseline, reference, seeds_of=baseline), progress)
+    return _compared(baseline, reference, seeds_of=baseline)
 
 
 def _broken(baseline):
@@ -149,7 +148,7 @@ def _of_level(run, baseline, broken, data_agree):
         return Verdict(NOT_JUDGED, f"the baseline is not a usable reference: {broken}")
     if baseline.status == "interrupted":
         return Verdict(NOT_JUDGED, f"the baseline was interrupted after {len(baseline.step_seconds)} steps")
-    updates = min([len(curves.curve(each, ("loss", 0))) for each in [run, baseline]])
+    updates = min(len(curves.curve(each, ("loss", 0))) for each in (run, baseline))
     if run.status == "interrupted":
         return Verdict(NOT_JUDGED, f"interrupted after {len(run.step_seconds)} steps")
     if updates < curves.MIN_UPDATES:
@@ -157,7 +156,7 @@ def _of_level(run, baseline, broken, data_agree):
     differing = None if data_agree else _different_data(run, baseline)
     if differing:
         return Verdict(NOT_JUDGED, differing)
-    return _compared(find_differences(run, baseline), shows_progress(baseline) or not is_alone(baseline))
+    return _compared(run, baseline)
 
 
 def _different_data(run, baseline):
@@ -225,12 +224,14 @@ def _are_unrelated(run, baseline, gap):
     return any(_relative_gap(pair) > min(SIMILAR_FIRST_LOSS, EQUAL_SHARE * scatter) for pair in begin)
 
 
-def _compared(differences, progress):
+def _compared(run, baseline, seeds_of=None):
+    differences = tuple(find_differences(run, baseline, seeds_of))
+    progress = shows_progress(baseline) or not is_alone(baseline)
     judged = [each for each in differences if each.is_judged]
     if not judged:
-        return Verdict(NOT_JUDGED, "it has no loss in common with the baseline", tuple(differences), progress)
+        return Verdict(NOT_JUDGED, "it has no loss in common with the baseline", differences, progress)
     kind, text = _kind_and_text(judged)
-    return Verdict(kind, text if progress else f"{text}; {ALIKE}", tuple(differences), progress)
+    return Verdict(kind, text if progress else f"{text}; {ALIKE}", differences, progress)
 
 
 def _kind_and_text(differences):
@@ -238,33 +239,39 @@ def _kind_and_text(differences):
     rejected = [each for each in differences if each.is_rejected]
     worst = max(differences, key=lambda each: each.excess)
     if worst.variation is None:
-        return NOT_JUDGED, f"{_told(worst)}; without a control the difference cannot be judged"
+        return NOT_JUDGED, f"{tell(worst)}; without a control the difference cannot be judged"
     if worst.variation > MAX_VARIATION:
         text = "the baseline's own seeds are {} apart: train longer, or with larger batches"
         return NOT_JUDGED, text.format(percent(worst.variation))
     if rejected:
         worst = max(rejected, key=lambda each: each.excess)
         allowed = worst.allowed if worst.value > worst.allowed else worst.tolerance  # from 3 seeds on
-        return REJECTED, f"{_told(worst)}; {percent(allowed)} are allowed"
+        return REJECTED, f"{tell(worst)}; {percent(allowed)} are allowed"
     if all(each.is_accepted for each in differences):
         return ACCEPTED, _accepted_text(max(differences[::2], key=lambda each: abs(each.signed)))
     worst = max((each for each in differences if not each.is_accepted), key=lambda each: each.excess)
     if worst.grows and worst.value <= worst.allowed:
-        return NOT_JUDGED, f"{_told(worst)}, and it grows: over {percent(worst.allowed)} in twice as many steps"
+        return (
+            NOT_JUDGED,
+            f"{tell(worst)}, and it grows: over {percent(worst.allowed)} in twice as many steps",
+        )
     if worst.value <= worst.allowed:
-        return NOT_JUDGED, f"{_told(worst)} in each window, {seeds_differ(worst)}: use more --repeats"
+        return NOT_JUDGED, f"{tell(worst)} in each window, {seeds_differ(worst)}: use more --repeats"
     if NOISE_ERRORS * worst.noise > max(MAX_NOISE, worst.value):
         text = "{}, known to \u00b1 {} only, because losses scatter: train longer, or with larger batches"
-        return NOT_JUDGED, text.format(_told(worst), percent(NOISE_ERRORS * worst.noise))
-    return NOT_JUDGED, f"{_told(worst)}; {percent(worst.allowed)} are allowed, but it may be chance: use more --repeats"
+        return NOT_JUDGED, text.format(tell(worst), percent(NOISE_ERRORS * worst.noise))
+    return (
+        NOT_JUDGED,
+        f"{tell(worst)}; {percent(worst.allowed)} are allowed, but it may be chance: use more --repeats",
+    )
 
 
 def _accepted_text(end):
     if end.value < -end.allowed:
-        return "{}: {}, not worse".format(_told(end), "lower" if end.signed < 0 else "higher")
+        return "{}: {}, not worse".format(tell(end), "lower" if end.signed < 0 else "higher")
     if end.value <= end.allowed:
-        return f"{_told(end)}; {percent(end.allowed)} are allowed"
-    return f"{_told(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
+        return f"{tell(end)}; {percent(end.allowed)} are allowed"
+    return f"{tell(end)}, no more than the losses of a window scatter: \u00b1 {percent(NOISE_ERRORS * end.noise)}"
 
 
 def seeds_differ(difference):
@@ -273,8 +280,8 @@ def seeds_differ(difference):
     return f"seeds differ by {percent(variation)}" if variation else "seeds differ by less than batches do"
 
 
-def _told(difference):
+def tell(difference, whose="the baseline's"):
     """Return a difference as text: "loss ends 3 % over the baseline's"."""
     share, where = abs(difference.signed), "over" if difference.signed > 0 else "under"
     told = "far over" if math.isinf(share) else f"{percent(share)} {where}" if share else "at"
-    return f"{difference.series} {difference.what} {told} the baseline's"
+    return f"{difference.series} {difference.what} {told} {whose}"

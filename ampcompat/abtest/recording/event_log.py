@@ -61,20 +61,10 @@ def _apply_step(run, event):
         run.samples.append(event["samples"])
 
 
-class EventWriter:
-    """Writes events to a file, and flushes each."""
-
-    def __init__(self, path):
-        self._file = open(path, "w", encoding="utf-8")
-
-    def write(self, event):
-        """Append one event."""
-        self._file.write(json.dumps(event) + "\n")
-        self._file.flush()
-
-    def close(self):
-        """Close the file."""
-        self._file.close()
+def write_event(file, event):
+    """Append one event to an open file, and flush it."""
+    file.write(json.dumps(event) + "\n")
+    file.flush()
 
 
 class EventReader:

@@ -20,7 +20,7 @@ from ..judging.summary import quartiles, steady_seconds
 from ..number_format import percent
 from ..report_data import KINDS
 
-#: ``spec`` has no size; see ``complete``.
+#: ``spec`` has no size and no ``config``.
 Chart = namedtuple("Chart", "name title caption spec")
 
 #: The colours of the levels, and of other rows when those of absent levels are used up.
@@ -66,11 +66,6 @@ def drawable(name):
     if len(name) > LONGEST:
         name = name[: LONGEST // 2] + "\u2026" + name[-LONGEST // 2 :]
     return name + " " if _MEMBERS.fullmatch(name) else name
-
-
-def complete(spec, width, height=220):
-    """Return the specification of an image of one chart."""
-    return dict(spec, width=width, height=height, config=config())
 
 
 def interactive(spec):

@@ -17,8 +17,8 @@ from . import charts, renderer, tables
 #: The number of causes of skipped steps that are shown; the others are in a ``<details>`` element.
 SHOWN_CAUSES = 3
 
-#: How wide a chart is drawn for readers without JavaScript.
-WIDTH = 560
+#: The size of a chart for readers without JavaScript.
+SIZE = {"width": 560, "height": 220}
 
 #: The fields of rows that differ along a line.
 _ALONG = ("step", "value", "scale", "skipped")
@@ -72,7 +72,7 @@ def _command(report, summary):
 
 
 def _figure(chart, has_picture):
-    picture = renderer.image(charts.complete(chart.spec, WIDTH), "svg") if has_picture else ""
+    picture = renderer.image(dict(chart.spec, config=charts.config(), **SIZE), "svg") if has_picture else ""
     label = html.escape(_allowed(f"{chart.title}. {chart.caption}"))
     picture = picture.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
     return dict(chart._asdict(), picture=picture, spec=packed(charts.interactive(chart.spec)))

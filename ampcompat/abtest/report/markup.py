@@ -4,7 +4,6 @@ from ...support.terminal import printable
 from ..judging import equivalence
 from ..judging.summary import summarize
 from ..number_format import percent
-from ..row_names import name_of
 from . import tables
 
 #: Columns of the overview that are left out: they follow from others, or are useful only for interactive work.
@@ -49,7 +48,7 @@ def _table(report, summary):
     columns, rows = table.columns, table.rows
     tolerance = equivalence.given_to(report)
     if tolerance is not None and any(run.equivalence for run in report.runs.values()):
-        found = {name_of(report, level): run.equivalence for level, run in report.runs.items()}
+        found = {level: run.equivalence for level, run in report.runs.items()}
         columns.append(f"within {percent(tolerance)}")
         rows = [row + [found[row[0]].result if found.get(row[0]) else ""] for row in rows]
     return columns, rows, table.left

@@ -9,7 +9,7 @@ from ..judging.speed_ratio import half_width
 from ..judging.summary import LossEnd, emulates_half
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
-from ..row_names import UNCHANGED, name_of, noun
+from ..row_names import UNCHANGED, noun
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: ``(column that it explains, or
 #: None, sentence)``, printed below it.
@@ -48,7 +48,7 @@ def levels(report, summary):
     columns += ["difference", "ms/step", speed, "to target", "samples/s", "peak", "skips"]
     fastest, rows = max([row.speed or 0.0 for row in summary.values()], default=0.0), []
     for level, row in summary.items():
-        cells = {names[0]: name_of(report, level)}
+        cells = {names[0]: level}
         cells.update(_of_level(row, report.runs[level], fastest, speed))
         for loss_id, loss in list((row.losses or {0: LossEnd()}).items())[: None if several else 1]:
             cells.update(_of_loss(loss), loss=str(loss_id))
@@ -78,13 +78,9 @@ def _notes(report, summary):
         unit = "time" if any(row.to_target and row.to_target.median_seconds for row in rows) else "steps"
         notes.append(("to target", f"to target: {unit} until the smoothed {time_to_target.until(report)}."))
     unmeasured = [row.level for row in rows if row.peak is None and report.runs[row.level].backend is None]
-    notes += [("peak", UNMEASURED.format(_script(report, level))) for level in unmeasured[:1]]
+    unmeasured = ["the unchanged script" if level == UNCHANGED else level for level in unmeasured]
+    notes += [("peak", UNMEASURED.format(level)) for level in unmeasured[:1]]
     return notes + [(None, told) for told in _same_ends(report, rows)]
-
-
-def _script(report, level):
-    """Return the script of a row without amp, for a sentence."""
-    return "the unchanged script" if name_of(report, level) == UNCHANGED else name_of(report, level)
 
 
 def _same_ends(report, rows):
@@ -144,8 +140,7 @@ def equivalences(report):
     """Return the result of the tolerance for each row, one sentence each."""
     tolerance = equivalence.given_to(report)
     found = [(level, run.equivalence) for level, run in report.runs.items() if run.equivalence is not None]
-    found = [] if tolerance is None else found
-    return [equivalence.tell(name_of(report, level), each, tolerance) for level, each in found]
+    return [equivalence.tell(level, each, tolerance) for level, each in found]
 
 
 def targets(report, summary):
@@ -221,11 +216,6 @@ def by_text(findings):
 def _places(places):
     steps, of = sorted({step for step, _ in places}), " ".join(dict.fromkeys(level for _, level in places))
     return ("step {}" if len(steps) == 1 else "steps {} to {}").format(steps[0], steps[-1]) + ", " + of
-
-
-def heading(report):
-    """Return in one line what was run and where."""
-    return ", ".join(heading_parts(report))
 
 
 def heading_parts(report):

@@ -14,7 +14,7 @@ from ...support import files
 from ..judging import advice
 from ..planned_run import PlannedRun, check_identity
 from ..report_data import Report
-from .recorded_runs import Recorded, add_recorded, recorded_by
+from .recorded_runs import Recorded, add_recorded
 from .subprocess_supervisor import SubprocessRun
 
 PLAN, COMMANDS = "plan.json", "commands.txt"
@@ -30,7 +30,7 @@ def write_plan(folder, report, planned):
     start = "cd {} && {} -m ampcompat planned {} ".format(
         *map(shlex.quote, (here, sys.executable, os.path.abspath(folder)))
     )
-    lines = [start + shlex.quote(each.file_name[: -len(".json")]) for each in planned]
+    lines = [start + shlex.quote(each.name) for each in planned]
     if any(line.splitlines() != [line] for line in lines):
         raise AmpError(f"--plan writes one command per line, but {start!r} has line breaks; use folders without them.")
     os.makedirs(folder, exist_ok=True)
@@ -56,13 +56,13 @@ def _read_plan(folder):
 def run_planned(folder, name):
     """Do one run of a plan, and write its record, a report with this run only."""
     report, runs = _read_plan(folder)
-    found = [planned for planned, _ in runs if planned.file_name == name + ".json"]
+    found = [planned for planned, _ in runs if planned.name == name]
     if not found:
         raise AmpError(f"{os.path.join(folder, PLAN)} plans no run {name!r}.")
     child = SubprocessRun(found[0])
     child.run_to_end(lambda event: None)
-    add_recorded(report, [], found[0], recorded_by(child))
-    report.save(os.path.join(folder, found[0].file_name))
+    add_recorded(report, [], found[0], child)
+    report.save(os.path.join(folder, name + ".json"))
     return report.run_of(found[0].level, found[0].repeat)
 
 
@@ -71,7 +71,7 @@ def collect(folder):
     report, runs = _read_plan(folder)
     rows, missing = [planned.level for planned, _ in runs], []
     for planned, identity in runs:
-        path = os.path.join(folder, planned.file_name)
+        path = os.path.join(folder, planned.name + ".json")
         if not os.path.exists(path):
             missing.append(planned.label)
             continue
@@ -81,6 +81,6 @@ def collect(folder):
             raise AmpError(f"{path} does not have the run {planned.label}: do it again.")
         check_identity([(planned.label, run.identity, identity)], path)
         run.repeats = []
-        add_recorded(report, rows, planned, Recorded(run, record.environment, ""))
+        add_recorded(report, rows, planned, Recorded(run, record.environment))
     advice.advise(report)
     return report, missing

@@ -99,7 +99,7 @@ def run_function(train, planned, checkpoints=()):
                 recorder.record(end)
     if end["end"] == "interrupted":
         raise KeyboardInterrupt
-    return Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), "", put_back)
+    return Recorded(recorder.run, dict(environment(), device=device_name(recorder.device)), put_back=put_back)
 
 
 def _check_count(name, value):

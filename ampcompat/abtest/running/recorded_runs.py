@@ -8,17 +8,14 @@ from ..report_data import NOTHING_TO_RECORD, Run
 
 class Recorded(NamedTuple):
     """The results of a run that has ended: the run, its versions and device, the end of its output, and the files that
-    the series had overwritten and that were put back, since no other run was in progress."""
+    the series had overwritten and that were put back, since no other run was in progress. A ``SubprocessRun`` has the
+    same attributes.
+    """
 
     run: Run
     environment: Dict[str, object]
-    output: str
+    output: str = ""
     put_back: Sequence[str] = ()
-
-
-def recorded_by(child):
-    """Return what a ``SubprocessRun`` has recorded."""
-    return Recorded(child.run, child.environment, child.output, child.put_back)
 
 
 def ends_series(report, planned, run):

@@ -4,7 +4,6 @@ Unlike ``run``, this cannot ``exec`` the script, since the run is recorded and m
 The script still has its own ``sys.argv``, ``sys.path[0]`` and ``__main__``.
 """
 
-import contextlib
 import functools
 import importlib.util
 import json
@@ -17,7 +16,7 @@ from ...launch.forced_levels.forced_level import forced
 from ...support.child_environment import SITE, with_local_rank
 from ...support.patching import PatchStack
 from ..recording import forced_run
-from ..recording.event_log import EventWriter
+from ..recording.event_log import write_event
 from ..recording.recorder import Recorder
 from . import seeding, spawned_ranks
 
@@ -34,12 +33,12 @@ def main(arguments):
     # Each rank that a launcher starts stops after this number of steps, and rank 0 writes events.
     if os.environ.get("RANK", "0") != "0":
         return _record(task, Recorder(task["steps"]))
-    with contextlib.closing(EventWriter(task["event_log"])) as log:
+    with open(task["event_log"], "w", encoding="utf-8") as log:
 
         def write(event):
-            log.write(event)
+            write_event(log, event)
             if event.get("step") == 0:
-                log.write({"environment": {"device": forced_run.device_name(recorder.device)}})
+                write_event(log, {"environment": {"device": forced_run.device_name(recorder.device)}})
 
         recorder = Recorder(task["steps"], write)
         return _record(task, recorder)

@@ -15,7 +15,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import dataloader
 
-from ...abtest.recording.event_log import EventWriter
+from ...abtest.recording.event_log import write_event
 from ...abtest.running.subprocess_child import run_script
 from ...engine.session import process_state
 from ...launch.forced_levels.forced_level import forced
@@ -40,10 +40,10 @@ def main(arguments):
     task = json.loads(arguments[0])
     process_state.set_command_line(opt_level=task["opt_level"])
     event = _outcome(task["command"], task["opt_level"], task["options"]["counted_as"])
-    with contextlib.closing(EventWriter(task["event_log"])) as events:
-        events.write(event)
+    with open(task["event_log"], "w", encoding="utf-8") as log:
+        write_event(log, event)
         if "end" not in event:
-            events.write({"end": "ok"})
+            write_event(log, {"end": "ok"})
     return 1 if "end" in event else 0
 
 
