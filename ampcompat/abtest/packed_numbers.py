@@ -19,11 +19,6 @@ class Numbers(array):
 
     __hash__ = None
 
-    @classmethod
-    def of(cls, type_code, values):
-        """Return these values as an array; the same object if they are one."""
-        return values if isinstance(values, cls) else cls(type_code, values)
-
     def __eq__(self, other):
         return list(self) == list(other) if isinstance(other, (list, tuple, array)) else NotImplemented
 
@@ -40,11 +35,6 @@ class Rows(Sequence):
         self.columns = tuple(map(Numbers, types))
         self._by_step = {}  # loss_id -> what ``by_step`` returned, until rows change
         self += rows
-
-    @classmethod
-    def of(cls, types, rows):
-        """Return these tuples as ``Rows``; the same object if they are."""
-        return rows if isinstance(rows, cls) else cls(types, rows)
 
     def append(self, row):
         """Add a tuple."""

@@ -1,7 +1,6 @@
 """The results of an A/B run as dataclasses; ``Report`` writes and reads them as JSON. The comments on
 fields are the text of the page that .ci/report_format.py makes."""
 
-import functools
 import gzip
 import json
 from dataclasses import dataclass, field
@@ -133,7 +132,9 @@ class Run:
 
     def __setattr__(self, name, value):
         """Keep long series in arrays."""
-        object.__setattr__(self, name, _ARRAYS[name](value) if name in _ARRAYS and value is not None else value)
+        kind, types = _ARRAYS.get(name, (object, ""))
+        is_kept = value is None or isinstance(value, kind)
+        object.__setattr__(self, name, value if is_kept else kind(types, value))
 
     def losses(self, loss_id=0):
         """Return ``{step: value}`` of one loss; the mean if a step has several passes (gradient accumulation)."""
@@ -149,13 +150,13 @@ class Run:
         return has_all_samples and not any(each.repeats for each in self.repeats)
 
 
-#: How series that a ``Run`` keeps in arrays are converted from other sequences.
+#: The arrays in which a ``Run`` keeps long series, and the types of their numbers.
 _ARRAYS = {
-    "loss": functools.partial(Rows.of, "iid"),
-    "scale": functools.partial(Rows.of, "iid"),
-    "step_seconds": functools.partial(Numbers.of, "d"),
-    "samples": functools.partial(Numbers.of, "i"),
-    "watched": functools.partial(Numbers.of, "i"),
+    "loss": (Rows, "iid"),
+    "scale": (Rows, "iid"),
+    "step_seconds": (Numbers, "d"),
+    "samples": (Numbers, "i"),
+    "watched": (Numbers, "i"),
 }
 
 

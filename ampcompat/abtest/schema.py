@@ -225,7 +225,7 @@ def _series(types):
         return rows
 
     def series_of(rows):
-        steps, *losses, values = Rows.of(types, rows).columns
+        steps, *losses, values = (rows if isinstance(rows, Rows) else Rows(types, rows)).columns
         single = packed_numbers.single(values)
         return write(Series(steps, losses[0] if losses else None, *((64, values) if single is None else (32, single))))
 

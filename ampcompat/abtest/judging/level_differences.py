@@ -44,16 +44,17 @@ T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2
 class Difference:
     """One compared quantity of one series: ``value`` (D), ``uncertainty`` (U), ``variation`` (V), ``allowed`` (A).
 
-    ``name``: of the series; ``series``: its display name. ``is_judged``: false for a metric of which it is not known
-    whether lower or higher is better. ``gap``: the absolute difference in the last window, not as a
-    share. ``pairs``: of runs. ``apart``: the root mean square of delta over pairs of baseline runs. ``noise``: the
-    contribution of the scatter of losses within a window to D. ``grows``, ``is_rejected``, ``is_accepted``: see
-    ``verdict``.
+    ``name``: of the series; ``series``: its display name. ``tolerance``: what is allowed if seeds differ by less.
+    ``is_judged``: false for a metric of which it is not known whether lower or higher is better. ``gap``: the absolute
+    difference in the last window, not as a share. ``pairs``: of runs. ``apart``: the root mean square of delta over
+    pairs of baseline runs. ``noise``: the contribution of the scatter of losses within a window to D. ``grows``,
+    ``is_rejected``, ``is_accepted``: see ``verdict``.
     """
 
     name: tuple
     series: str
     what: str
+    tolerance: float
     gap: float
     value: float
     signed: float
@@ -67,11 +68,6 @@ class Difference:
     is_rejected: bool
     is_accepted: bool
     is_judged: bool
-
-    @property
-    def tolerance(self):
-        """The difference that is allowed if seeds differ by less."""
-        return END_TOLERANCE if self.what == END else AREA_TOLERANCE
 
     @property
     def excess(self):
@@ -157,7 +153,7 @@ def _difference(name, series, what, pairs, control, tolerance, worse):
     is_accepted = not (steady or grows) and (value <= allowed or value <= unknown <= MAX_NOISE)
     gap = mean(windows[-1].gap for windows in pairs)
     rest = (len(values), _apart(control), noise, grows, is_rejected, is_accepted, worse is not None)
-    return Difference(name, series, what, gap, value, signed, uncertainty, variation, allowed, *rest)
+    return Difference(name, series, what, tolerance, gap, value, signed, uncertainty, variation, allowed, *rest)
 
 
 def _grows(pairs, allowed):

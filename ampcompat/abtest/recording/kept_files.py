@@ -96,7 +96,7 @@ def watch(manifest, since, patches):
     kept = KeptFiles(manifest, since)
     patches.defer(_watching.remove, kept)
     _watching.append(kept)
-    patches.set(torch, "save", _watched_save(kept, torch.save))
+    patches.set(torch, "save", _watched_save(torch.save))
     _watch_safetensors(patches)
     if hasattr(sys, "addaudithook"):
         _add_hook()
@@ -137,11 +137,11 @@ def _put_back(aside, path):
     return True
 
 
-def _watched_save(kept, save):
+def _watched_save(save):
     @functools.wraps(save)
     def keep_and_save(obj, f, *args, **kwargs):
         if isinstance(f, (str, os.PathLike)):
-            _keep(kept, f)
+            _keep_now(os.path.realpath(f))
         result = save(obj, f, *args, **kwargs)
         path = path_of(f)
         for function in [] if path is None else list(_after_save):
@@ -164,8 +164,7 @@ def _watch_safetensors(patches):
 def _watched_write(write):
     @functools.wraps(write)
     def keep_and_write(tensors, filename, *args, **kwargs):
-        if _watching:
-            _keep(_watching[-1], filename)
+        _keep_now(os.path.realpath(filename))
         return write(tensors, filename, *args, **kwargs)
 
     return keep_and_write
@@ -177,32 +176,28 @@ def _add_hook():
 
 
 def _on_event(event, args):
+    if not _watching:
+        return
     if event == "open":
         path, _, flags = args
-        if _watching and isinstance(path, (str, bytes)) and flags & (os.O_WRONLY | os.O_RDWR):
-            _keep(_watching[-1], path, as_copy=not flags & os.O_TRUNC)
-    elif event == "os.rename" and _watching:
-        _keep(_watching[-1], args[0], as_copy=True, follows_links=False)
-        _keep(_watching[-1], args[1], follows_links=False)
-    elif event == "os.remove" and _watching and args[1] == -1:  # not relative to an open folder, as in ``rmtree``
-        _keep(_watching[-1], args[0], as_copy=True, follows_links=False)
-    elif event == "os.utime" and _watching and isinstance(args[0], (str, bytes, os.PathLike)) and args[3] == -1:
-        _keep(_watching[-1], args[0], follows_links=False, sets_time=True)
-    elif event == "shutil.rmtree" and _watching and args[1:] in ((), (None,)):
-        _keep(_watching[-1], args[0], is_folder=not os.path.islink(args[0]))
+        if isinstance(path, (str, bytes)) and flags & (os.O_WRONLY | os.O_RDWR):
+            _keep_now(os.path.realpath(path), as_copy=not flags & os.O_TRUNC)
+    elif event == "os.rename":
+        _keep_now(args[0], as_copy=True)
+        _keep_now(args[1])
+    elif event == "os.remove" and args[1] == -1:  # not relative to an open folder, as in ``rmtree``
+        _keep_now(args[0], as_copy=True)
+    elif event == "os.utime" and isinstance(args[0], (str, bytes, os.PathLike)) and args[3] == -1:
+        _keep_now(args[0], KeptFiles.keep_before_time_is_set)
+    elif event == "shutil.rmtree" and args[1:] in ((), (None,)) and not os.path.islink(args[0]):
+        _keep_now(args[0], KeptFiles.keep_folder)
 
 
-def _keep(kept, path, as_copy=False, follows_links=True, is_folder=False, sets_time=False):
-    if getattr(_is_keeping, "value", False):
-        return
-    with _unwatched():
-        path = os.fsdecode(path)
-        if is_folder:
-            kept.keep_folder(path)
-        elif sets_time:
-            kept.keep_before_time_is_set(path)
-        else:
-            kept.keep(os.path.realpath(path) if follows_links else path, as_copy)
+def _keep_now(path, keep=KeptFiles.keep, **options):
+    """Keep a file or folder, unless this thread is moving files, or nothing watches any more."""
+    if _watching and not getattr(_is_keeping, "value", False):
+        with _unwatched():
+            keep(_watching[-1], os.fsdecode(path), **options)
 
 
 @contextlib.contextmanager
