@@ -1,10 +1,11 @@
 """Every backend on every pair of dtypes that it can serve here, and a way to open one."""
 
 import contextlib
+import warnings
 
 import pytest
 import torch
-import torch.utils.checkpoint
+from torch.utils.checkpoint import checkpoint
 
 from ampcompat.engine.casting import BACKENDS, choose
 from ampcompat.engine.op_table import expansion
@@ -12,6 +13,7 @@ from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
+from ampcompat.tools.selftest.conformance import AGREES, compare_all
 
 PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
 FACTS = features.read()
@@ -44,41 +46,44 @@ each_native = pytest.mark.parametrize("setting", NATIVE or [NO_NATIVE], ids=sett
 
 
 @contextlib.contextmanager
-def opened(setting, registrations=(), lists=None, devices=("cpu",), **options):
+def opened(setting, registrations=(), lists=None, devices=("cpu",), is_regional=False, **options):
     """Open the backend of a setting, by default as a session does with a model on the CPU; yield it."""
     name, pair = setting
     rows = expansion.merge(ROWS, lists, registrations)
     backend = BACKENDS[name](PAIRS[pair], rows, **options)
     backend.set_devices(devices)
     with PatchStack() as patches:
-        backend.open(patches)
+        backend.open(patches, is_regional)
         yield backend
 
 
-OWNERS = [
-    torch,
-    torch.nn.functional,
-    torch.Tensor,
-    torch.nn.modules.rnn,
-    torch.nn.RNNBase,
-    torch.autograd,
-    torch.jit,
-    torch.autograd.function.BackwardCFunction,
-    torch.utils.checkpoint,
-    torch.utils.checkpoint.CheckpointFunction,
-    torch.nn.modules.rnn._VF,
-    torch.linalg if hasattr(torch, "linalg") else torch,
-]
+def forward(backend):
+    """Return the context in which an initialized model runs its ``forward``."""
+    return backend.entered() or contextlib.nullcontext()
 
 
-def snapshot():
-    """Return everything that an opened backend changes."""
-    flags = []
-    if hasattr(torch, "get_autocast_dtype"):
-        for device in ("cpu", "cuda"):
-            flags += [torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)]
-        flags.append(torch.is_autocast_cache_enabled())
-        flags.append(torch.autocast_increment_nesting())
-        torch.autocast_decrement_nesting()
-    mha = getattr(torch.backends, "mha", None)
-    return [dict(vars(owner)) for owner in OWNERS] + [flags, mha and mha.get_fastpath_enabled()]
+def call_checkpoint(function, reentrant, *args):
+    """Checkpoint in one of the two forms; older torch has one, without an argument to select it."""
+    try:
+        return checkpoint(function, *args, use_reentrant=reentrant)
+    except (TypeError, ValueError):
+        if not reentrant:
+            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
+        return checkpoint(function, *args)
+
+
+def outcomes_of(setting, table, device, reason_to_leave_out, call=lambda function, *args: function(*args)):
+    """Compare every form of every row of a table with the backend of a setting; print how many agree.
+
+    Args:
+        table: what ``conformance.functions`` returns, or a part of it.
+        device: a ``Device`` of ``sample_arguments``.
+        reason_to_leave_out: exception -> why the form cannot be called here, or None.
+        call: function, arguments -> what the function returns, called wherever the casts are to be.
+    """
+    with opened(setting, devices=[device.name]) as backend, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, on deprecated names
+        outcomes = call(compare_all, backend, table, PAIRS[setting[1]], device, reason_to_leave_out)
+    agree, left_out = outcomes.counts[AGREES], outcomes.left_out
+    print(f"{setting_id(setting)} on {device.name}: {agree} forms agree, {len(left_out)} cannot be called: {left_out}")
+    return outcomes

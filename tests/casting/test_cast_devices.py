@@ -8,24 +8,16 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.fake_devices import FakeTensorMode, why_no_fakes
 from helpers.precision import HIGH, LOW, PAIR
-from opened import PAIRS, SETTINGS, each_setting, opened
+from opened import PAIRS, each_setting, opened
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.errors import AmpNotImplementedError
 from ampcompat.support.torch_compat import features
 
-try:
-    import torch._dynamo  # noqa: F401  Fake tensors import it, and its import changes torch.
-    from torch._subclasses import FakeTensorMode
-
-    with FakeTensorMode():
-        torch.empty(2, 2, device="cuda").exp()
-except (ImportError, RuntimeError, AssertionError):  # torch < 2.4 asks CUDA's driver
-    FakeTensorMode = None
-
-needs_fake = pytest.mark.skipif(FakeTensorMode is None, reason="this torch has no fake tensors")
+needs_fake = pytest.mark.skipif(why_no_fakes("cuda") is not None, reason=str(why_no_fakes("cuda")))
 
 
 def has_meta_kernels():
@@ -82,11 +74,6 @@ def outcomes(x):
     return found
 
 
-@contextlib.contextmanager
-def nothing():
-    yield
-
-
 def tensor_on(device, dtype):
     """Return an input of the calls and the context in which it may be used."""
     if device == "cuda":
@@ -94,7 +81,7 @@ def tensor_on(device, dtype):
         with mode:
             return torch.empty(3, 4, dtype=dtype, device="cuda"), mode
     x = torch.linspace(0.1, 0.9, 12, dtype=torch.float64).reshape(3, 4).to(dtype)
-    return x.to(device), nothing()
+    return x.to(device), contextlib.nullcontext()
 
 
 #: (cast on, called on): both directions, by the two devices that need no hardware.
@@ -142,10 +129,8 @@ def has_fake_conv(dtype):
     return True
 
 
-FAKE_SETTINGS = SETTINGS if FakeTensorMode is not None else [pytest.param(None, marks=needs_fake)]
-
-
-@pytest.mark.parametrize("setting", FAKE_SETTINGS, ids=str)
+@needs_fake
+@each_setting
 def test_tensors_where_the_models_are_follow_the_table(setting):
     low, high = PAIRS[setting[1]]
     mode = FakeTensorMode()
@@ -161,7 +146,8 @@ def test_tensors_where_the_models_are_follow_the_table(setting):
             assert (narrow + wide).dtype is torch.cat([narrow, wide]).dtype is high
 
 
-@pytest.mark.parametrize("setting", FAKE_SETTINGS, ids=str)
+@needs_fake
+@each_setting
 def test_tensor_with_dimensions_decides_beside_a_scalar_of_the_cpu(setting):
     low, high = PAIRS[setting[1]]
     mode, scalar = FakeTensorMode(allow_non_fake_inputs=True), torch.ones((), dtype=high)

@@ -118,19 +118,6 @@ def test_compiled_model_sees_changed_weights_pauses_and_the_end(setting):
     assert compiled(x).dtype is high
 
 
-@pytest.mark.parametrize("level, name", [("O1", "native"), ("O4", "native"), ("O1", "patched")])
-def test_a_model_of_initialize_is_one_graph_and_sees_a_pause(level, name):
-    needs_bound_methods_traced()
-    low, x = opt_levels.OPT_LEVELS[level].dtypes.low, torch.ones(2, 4)
-    with ampcompat.session(level, backend=name, verbosity=0):
-        model = amp.initialize(torch.nn.Linear(4, 3))
-        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-        assert compiled(x).dtype is low
-        with amp.disable_casts():
-            assert compiled(x).dtype is model(x).dtype is torch.float32
-        assert compiled(x).dtype is low
-
-
 class Squared(torch.nn.Module):
     """Calls no function of torch by name: the compiler traces an operator without a call of our wrapper."""
 
@@ -138,18 +125,30 @@ class Squared(torch.nn.Module):
         return x @ x
 
 
-@pytest.mark.parametrize("others, name", [((), "patched"), (("O1",), "patched"), (("O4",), "native")])
-def test_a_compiled_model_of_operators_sees_a_pause_and_the_end(others, name):
+class Layer(torch.nn.Linear):
+    """Calls a function by name, which has a wrapper."""
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize(
+    "others, level, name",
+    [((), "O4", "patched"), (("O1",), "O4", "patched"), (("O4",), "O4", "native"), ((), "O1", "native")],
+)
+@pytest.mark.parametrize("make", [Squared, lambda: Layer(2, 2)], ids=["operators", "a function"])
+def test_a_compiled_model_of_initialize_is_one_graph_and_sees_a_pause_and_the_end(others, level, name, make):
     needs_bound_methods_traced()
-    x, plain = torch.ones(2, 2), Squared()
+    low, x, plain = opt_levels.OPT_LEVELS[level].dtypes.low, torch.ones(2, 2), make()
     with ampcompat.session(backend=name, verbosity=0):
-        for level in others:
-            amp.initialize(torch.nn.Linear(2, 2), opt_level=level)
-        compiled = torch.compile(amp.initialize(plain, opt_level="O4"), backend="aot_eager")
-        assert compiled(x).dtype is torch.bfloat16
+        for other in others:
+            amp.initialize(torch.nn.Linear(2, 2), opt_level=other)
+        model = amp.initialize(plain, opt_level=level)
+        compiled = torch.compile(model, fullgraph=make is not Squared, backend="aot_eager")
+        assert compiled(x).dtype is low
         with amp.disable_casts():
-            assert compiled(x).dtype is torch.float32
-        assert compiled(x).dtype is torch.bfloat16
+            assert compiled(x).dtype is model(x).dtype is torch.float32
+        assert compiled(x).dtype is low
     assert compiled(x).dtype is torch.float32
 
 
@@ -210,41 +209,32 @@ class Product(torch.autograd.Function):
         return grad.mm(weight), grad.t().mm(x)
 
 
+def of_a_custom_function(high):
+    weight = torch.randn(3, 4, dtype=high, requires_grad=True)
+    return lambda x: Product.apply(x, weight), [weight]
+
+
+def with_a_checkpointed_block(high):
+    block = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4)).to(high)
+    return lambda x: checkpoint(block, x, use_reentrant=False), list(block.parameters())
+
+
 # The compiler itself makes one.
 @pytest.mark.filterwarnings("ignore:.*autograd.* should not be instantiated:DeprecationWarning")
 @each_backend_with_a_compiler
-def test_a_compiled_custom_function_has_the_gradients_of_the_eager_one(setting, compiler):
-    high = PAIRS[setting[1]].high
-    torch.manual_seed(0)
-    x, weight = torch.randn(5, 4, dtype=high, requires_grad=True), torch.randn(3, 4, dtype=high, requires_grad=True)
-
-    def loss(x, weight):
-        return Product.apply(x, weight).float().pow(2).sum()
-
-    with opened(setting):
-        wanted = torch.autograd.grad(loss(x, weight), (x, weight))
-        found = torch.autograd.grad(torch.compile(loss, backend=compiler, fullgraph=True)(x, weight), (x, weight))
-    for one, other in zip(found, wanted):
-        assert one.dtype is other.dtype is high
-        assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))
-
-
-@each_backend_with_a_compiler
-def test_a_compiled_model_with_a_checkpointed_block_has_the_same_dtypes_and_gradients(setting, compiler):
+@pytest.mark.parametrize("make", [of_a_custom_function, with_a_checkpointed_block])
+def test_a_compiled_model_has_the_dtypes_and_the_gradients_of_the_eager_one(setting, compiler, make):
     low, high = PAIRS[setting[1]]
     torch.manual_seed(0)
-    block = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 4)).to(high)
+    model, weights = make(high)
     x = torch.randn(5, 4, dtype=high, requires_grad=True)
-
-    def model(x):
-        return checkpoint(block, x, use_reentrant=False)
-
     with opened(setting):
-        wanted = torch.autograd.grad(model(x).float().pow(2).sum(), [x] + list(block.parameters()))
+        wanted = torch.autograd.grad(model(x).float().pow(2).sum(), [x, *weights])
         y = torch.compile(model, backend=compiler, fullgraph=True)(x)
         assert y.dtype is low
-        found = torch.autograd.grad(y.float().pow(2).sum(), [x] + list(block.parameters()))
+        found = torch.autograd.grad(y.float().pow(2).sum(), [x, *weights])
     for one, other in zip(found, wanted):
+        assert one.dtype is other.dtype is high
         assert torch.allclose(one, other, rtol=0.02, atol=0.02 * float(other.abs().max()))
 
 

@@ -1,11 +1,9 @@
 """The Python ``backward`` of a custom autograd.Function runs under the casts of its forward pass; C++ does not."""
 
-import threading
-
 import pytest
 import torch
-from opened import NATIVE, PAIRS, each_setting, opened, setting_id
-from torch.utils.checkpoint import checkpoint
+from helpers.threads import in_thread
+from opened import NATIVE, PAIRS, call_checkpoint, each_setting, opened, setting_id
 
 # torch 1.12's checkpoint queries CUDA's autocast on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available")
@@ -107,9 +105,7 @@ def test_a_backward_pass_on_another_thread_and_in_a_pause_is_the_same(setting):
             with backend.paused():
                 loss.backward()
 
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+        in_thread(run)
     assert Product.seen == [low]
     assert_gradients(x, weight)
 
@@ -146,11 +142,7 @@ def test_a_recomputed_custom_function_runs_under_the_casts_of_the_call(setting, 
         return product(x, weight).float().pow(2).sum()
 
     with opened(setting):
-        try:
-            loss = checkpoint(block, x, weight, use_reentrant=reentrant)
-        except ValueError:
-            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
-        loss.backward()
+        call_checkpoint(block, reentrant, x, weight).backward()
     assert Product.seen == [low]
     assert_gradients(x, weight)
 

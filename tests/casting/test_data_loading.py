@@ -8,6 +8,7 @@ import torch
 import torch.utils.data
 from helpers.precision import HIGH, IS_STAND_IN, LOW, PAIR
 from helpers.processes import python
+from helpers.threads import in_thread
 
 import ampcompat
 from ampcompat import amp
@@ -34,14 +35,6 @@ class Coordinates(torch.utils.data.Dataset):
     def __getitem__(self, index):
         made = [product(), self.begun if hasattr(self, "begun") else product()]
         return made + [in_thread(product)] if torch.utils.data.get_worker_info() is not None else made
-
-
-def in_thread(function):
-    made = []
-    thread = threading.Thread(target=lambda: made.append(function()))
-    thread.start()
-    thread.join()
-    return made[0]
 
 
 class Stream(torch.utils.data.IterableDataset if hasattr(torch.utils.data, "IterableDataset") else object):
@@ -171,10 +164,3 @@ def test_spawned_workers_of_a_script_without_a_guard_are_not_cast(tmp_path):
     script.write_text(UNGUARDED.format(pair="STAND_IN" if IS_STAND_IN else "HALF"))
     finished = python(script)
     assert finished.stdout.split() == ["True", "100000.0"] * 2, finished.stderr
-
-
-def test_names_of_torch_that_loading_is_paused_by_are_there():
-    from torch.utils.data._utils import pin_memory, worker
-
-    assert callable(worker._worker_loop) and callable(pin_memory._pin_memory_loop)
-    assert "__next__" in vars(torch.utils.data.dataloader._BaseDataLoaderIter)

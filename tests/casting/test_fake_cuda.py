@@ -1,21 +1,16 @@
 """The op table on CUDA, XPU and MPS without such a device: the dtypes that fake tensors get."""
 
-import collections
 import pathlib
 import re
-import warnings
 
 import pytest
 import torch
 from helpers.fake_devices import FakeDevice, needs_fakes, reason_to_leave_out, why_no_fakes
-from opened import PAIRS
+from opened import outcomes_of
 
-from ampcompat.engine.casting import BACKENDS
 from ampcompat.engine.op_table import expansion
-from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.conformance import compare_all, functions
-from ampcompat.tools.selftest.sample_arguments import CPU
+from ampcompat.tools.selftest.conformance import functions
 
 pytestmark = needs_fakes
 
@@ -31,36 +26,6 @@ KNOWN_DIFFERENCES = {
 }
 #: torch 2.8 and before: fewer meta kernels, MPS autocast without exceptions.
 IS_OLD = features.is_version_within(newest="2.8")
-#: torch 2.12 and before: fewer half kernels for the CPU.
-LACKS_HALF_KERNELS = features.is_version_within(newest="2.12")
-LINES = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def counts_are_reported(request):
-    """Print one line per device, backend and dtype when the module is done, and what could not be called once."""
-    yield
-    with request.config.pluginmanager.get_plugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join(collections.OrderedDict.fromkeys(LINES)))
-
-
-def report(what, outcomes):
-    """Keep the counts for ``counts_are_reported``, and the names of forms that could not be called, by reason."""
-    lacking = len(outcomes.left_out)
-    LINES.append("{}: {} forms agree, {} cannot be called".format(what, outcomes.counts["agrees"], lacking))
-    by_reason = collections.OrderedDict()
-    for (owner, name, _), reason in outcomes.left_out.items():
-        by_reason.setdefault(reason, collections.OrderedDict())[f"{owner}.{name}"] = None
-    LINES.extend("    {}: {}".format(reason, ", ".join(names)) for reason, names in by_reason.items())
-
-
-def outcomes_on(device, backend_name, pair, every=1):
-    backend = BACKENDS[backend_name](pair)
-    backend.set_devices({device.name})
-    with PatchStack() as patches, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, on deprecated names
-        backend.open(patches)
-        return compare_all(backend, FUNCTIONS[::every], pair, device, reason_to_leave_out)
 
 
 @pytest.mark.parametrize("name, backend_name, pair_name, every", RUNS)
@@ -68,23 +33,13 @@ def test_every_form_has_the_dtype_of_the_table(name, backend_name, pair_name, ev
     lack = why_no_fakes(name)
     if lack:
         pytest.skip(lack)
-    outcomes = outcomes_on(FakeDevice(name), backend_name, PAIRS[pair_name], every)
-    report(f"fake {name}, {backend_name}, {pair_name}", outcomes)
+    outcomes = outcomes_of((backend_name, pair_name), FUNCTIONS[::every], FakeDevice(name), reason_to_leave_out)
     known = KNOWN_DIFFERENCES.get((name, backend_name), set())
     assert {key: problem for key, problem in outcomes.wrong.items() if key[1] not in known} == {}
     if not IS_OLD:
         assert {key[1] for key in outcomes.wrong} == known
     if every == 1:
         assert outcomes.counts["agrees"] > (10 if IS_OLD else 20) * len(outcomes.left_out)
-
-
-def test_the_same_forms_agree_on_the_cpu():
-    outcomes = outcomes_on(CPU, "native", PAIRS["float16"])
-    report("cpu, native, float16", outcomes)
-    lacking = [
-        key for key, problem in outcomes.wrong.items() if LACKS_HALF_KERNELS and "not implemented for 'Half'" in problem
-    ]
-    assert {key: problem for key, problem in outcomes.wrong.items() if key not in lacking} == {}
 
 
 # -- coverage: the lists in torch's own header -------------------------------------------------------------------------

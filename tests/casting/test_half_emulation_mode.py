@@ -5,6 +5,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from helpers import loops
 from helpers.precision import HIGH, LOW, PAIR
@@ -115,22 +116,6 @@ def test_off_means_that_torch_computes(prepared, level, monkeypatch):
     assert seen.dtypes["linear"] == {LOW}
 
 
-@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
-@each_level
-def test_recurrent_layers_train(prepared, kind, level):
-    class Series(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = getattr(torch.nn, kind)(5, 4, bidirectional=True)
-
-        def forward(self, x):
-            return self.body(x)[0]
-
-    model, optimizer = prepared(Series(), level)
-    _, gradients = trained(model, optimizer, torch.randn(3, 2, 5))
-    assert all(torch.isfinite(gradient).all() and gradient.abs().sum() > 0 for gradient in gradients)
-
-
 @pytest.mark.parametrize("reentrant", [False, True])
 @each_level
 def test_a_checkpoint_recomputes_as_it_computed(prepared, reentrant, level):
@@ -171,54 +156,14 @@ def test_levels_that_come_and_go_put_checkpointing_back(levels):
     assert after == before
 
 
-CUBE, ROWS = (2, 4, 4, 4), (16, 8)
-WITHOUT_KERNEL = {  # of torch 2.13: half kernels on a GPU, none on a CPU
-    "avg_pool3d": lambda x: torch.nn.AvgPool3d(2)(x.reshape(1, *CUBE)),
-    "local_response_norm": lambda x: torch.nn.LocalResponseNorm(2)(x.reshape(CUBE)),
-    "multi_margin_loss": lambda x: torch.nn.MultiMarginLoss()(x.reshape(ROWS), torch.arange(16) % 8),
-    "multilabel_margin_loss": lambda x: torch.nn.MultiLabelMarginLoss()(
-        x.reshape(ROWS), torch.arange(128).reshape(ROWS) % 8
-    ),
-}
+def test_a_loss_without_a_half_kernel_is_computed_wide_also_when_casts_of_o1_have_come_and_gone():
+    class Margin(torch.nn.Linear):
+        def forward(self, x):
+            return F.multi_margin_loss(super().forward(x), torch.arange(16) % 8)
 
-
-class After(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.layer, self.function = torch.nn.Linear(8, 8), function
-
-    def forward(self, x):
-        self.hidden = self.layer(x)
-        self.result = self.function(self.hidden)
-        return self.result
-
-
-@each_level
-@pytest.mark.parametrize("name", sorted(WITHOUT_KERNEL))
-def test_a_function_that_has_no_half_kernel_on_a_cpu_is_computed_wide(prepared, name, level):
-    function = WITHOUT_KERNEL[name]
-    model, optimizer = prepared(After(function), level)
-    loops.backward(model(torch.randn(16, 8)).sum(), optimizer)
-    assert model.result.dtype is LOW
-    assert torch.equal(model.result, function(model.hidden.detach().to(HIGH)).to(LOW))
-    assert all(param.grad is not None for param in amp.master_params(optimizer))
-
-
-@each_level
-@pytest.mark.parametrize("name", ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss"])
-def test_losses_and_their_gradients_are_computed_also_by_torch_without_half_kernels(prepared, name, level):
-    loss = getattr(torch.nn.functional, name, torch.nn.functional.mse_loss)  # huber_loss is of torch 1.9
-    model, optimizer = prepared(After(lambda x: loss(x, torch.zeros_like(x))), level)
-    loops.backward(model(torch.randn(16, 8)) / 1024, optimizer)  # the loss scale is 2 ** 16
-    assert model.result.dtype is LOW
-    assert abs(model.result.item() - loss(model.hidden.detach().to(HIGH), torch.zeros(16, 8)).item()) < 2e-3
-    assert all(param.grad.abs().sum() > 0 for param in amp.master_params(optimizer))
-
-
-def test_it_is_computed_wide_also_when_casts_of_o1_have_come_and_gone():
     with ampcompat.session(dtypes=PAIR, verbosity=0):
         amp.initialize(torch.nn.Linear(2, 2), opt_level="O1", verbosity=0)
-        model = amp.initialize(After(WITHOUT_KERNEL["multi_margin_loss"]), opt_level="O2", verbosity=0)
+        model = amp.initialize(Margin(8, 8), opt_level="O2", verbosity=0)
         amp._amp_state.handle._deactivate()
         assert torch.isfinite(model(torch.randn(16, 8)))
 
@@ -258,47 +203,36 @@ def test_compiled_code_can_tell_that_it_is_compiled():
     assert told(torch.zeros(1)) == 0
 
 
-@needs_compiler
-@each_level
-def test_a_compiled_part_of_a_model_trains(prepared, level):
-    class Part(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = torch.nn.Linear(3, 3)
-            self.compiled = [torch.compile(self.inner, backend="eager")]
+class Part(torch.nn.Module):
+    """A layer that is called by itself and compiled."""
 
-        def forward(self, x):
-            return self.inner(self.compiled[0](x))
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        self.compiled = [torch.compile(self.inner, backend="eager")]
 
-    model, optimizer = prepared(Part(), level)
-    _, gradients = trained(model, optimizer, torch.randn(2, 3))
-    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    def forward(self, x):
+        return self.inner(self.compiled[0](x))
 
 
-@needs_compiler
-@each_level
-def test_a_compiled_model_trains(prepared, level):
-    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh(), torch.nn.Linear(3, 3))
-    model, optimizer = prepared(layers, level)
-    _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
-    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+class Break(torch.nn.Module):
+    """Python calls the layers after the end of a graph, and the compiler compiles what these call."""
+
+    def forward(self, x):
+        torch._dynamo.graph_break()
+        return x.tanh()
 
 
 @needs_compiler
 @pytest.mark.filterwarnings("ignore:Dynamo d:UserWarning")  # what it cannot trace of a wrapper that Python calls
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # which the compiler reads of any argument
+@pytest.mark.parametrize("middle", [Part, torch.nn.Tanh, Break])
 @pytest.mark.parametrize("level", ["O1", *LEVELS])
-def test_a_compiled_model_trains_where_its_graph_ends(prepared, level):
-    """Python calls the layers after the end of a graph, and the compiler compiles what these call."""
-
-    class Break(torch.nn.Module):
-        def forward(self, x):
-            torch._dynamo.graph_break()
-            return x.tanh()
-
-    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), Break(), torch.nn.Linear(3, 3))
+def test_a_model_that_is_compiled_or_has_a_compiled_part_trains(prepared, level, middle):
+    layers = torch.nn.Sequential(torch.nn.Linear(3, 3), middle(), torch.nn.Linear(3, 3))
     model, optimizer = prepared(layers, level)
-    _, gradients = trained(torch.compile(model, backend="eager"), optimizer, torch.randn(2, 3))
+    called = model if middle is Part else torch.compile(model, backend="eager")
+    _, gradients = trained(called, optimizer, torch.randn(2, 3))
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 

@@ -35,26 +35,6 @@ def test_a_release_without_a_record_leaves_nothing_to_autocast():
 
 
 @each_native
-def test_gradient_arrives_after_a_part_without_gradients_that_used_the_same_weight(setting):
-    linear, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
-    with opened(setting) as backend:
-        with backend.entered():
-            with torch.no_grad():
-                linear(x)
-            linear(x).sum().backward()
-    assert linear.weight.grad is not None and bool((linear.weight.grad == 2).all())
-
-
-@each_native
-def test_change_of_a_weight_between_two_uses_is_seen(setting):
-    linear, x = torch.nn.Linear(4, 3, bias=False), torch.ones(2, 4)
-    with opened(setting) as backend, backend.entered():
-        linear(x)
-        linear.weight.detach().fill_(2.0)
-        assert bool((linear(x) == 8).all())
-
-
-@each_native
 def test_change_of_an_input_that_is_trained_is_seen_between_two_uses(setting):
     linear, x = torch.nn.Linear(4, 3, bias=False), torch.zeros(2, 4, requires_grad=True)
     with opened(setting) as backend, backend.entered():

@@ -2,14 +2,13 @@
 
 import concurrent.futures
 import contextlib
-import inspect
-import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import PAIRS, each_native, each_setting, opened, snapshot
-from torch.utils.checkpoint import checkpoint
+from helpers.snapshots import autocast_flags, snapshot
+from helpers.threads import in_thread
+from opened import PAIRS, call_checkpoint, each_native, each_setting, forward, opened
 
 from ampcompat.engine.casting import BACKENDS
 from ampcompat.support.patching import PatchStack
@@ -18,26 +17,6 @@ from ampcompat.support.patching import PatchStack
 def product_dtype(setting):
     a = torch.ones(2, 2, dtype=PAIRS[setting[1]].high)
     return F.linear(a, a).dtype
-
-
-@contextlib.contextmanager
-def entered(backend):
-    """Do as an initialized model does around its ``forward``."""
-    context = backend.entered()
-    if context is None:
-        yield
-    else:
-        with context:
-            yield
-
-
-def in_thread(function):
-    """Return what the function returns in a thread of its own."""
-    results = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
-    return results[0]
 
 
 @each_setting
@@ -143,28 +122,20 @@ def rows_alike(setting):
     return [name for name, (call, dtype) in ROWS.items() if call(wide, low).dtype is not getattr(pair, dtype)]
 
 
-def autocast_state():
-    """Return this thread's flags of autocast, of any torch."""
-    names = ("is_autocast_enabled", "is_autocast_cpu_enabled", "is_autocast_cache_enabled")
-    if hasattr(torch, "get_autocast_dtype"):
-        return torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled(), torch.get_autocast_dtype("cpu")
-    return [getattr(torch, name)() for name in names if hasattr(torch, name)]
-
-
 @each_setting
 def test_threads_cast_alike_whenever_they_began_and_keep_no_flag(setting):
     with concurrent.futures.ThreadPoolExecutor(1) as older, concurrent.futures.ThreadPoolExecutor(1) as younger:
-        before = older.submit(autocast_state).result()
+        before = older.submit(autocast_flags).result()
         with opened(setting) as backend:
 
             def rows_alike_entered():
-                with entered(backend):
+                with forward(backend):
                     return rows_alike(setting)
 
             def paused():
-                with backend.paused(), entered(backend):
+                with backend.paused(), forward(backend):
                     outside = product_dtype(setting)
-                with entered(backend), entered(backend), backend.paused():
+                with forward(backend), forward(backend), backend.paused():
                     return {outside, product_dtype(setting)}
 
             for pool in (older, younger):
@@ -173,7 +144,7 @@ def test_threads_cast_alike_whenever_they_began_and_keep_no_flag(setting):
                 assert pool.submit(rows_alike, setting).result() == [] and pool.submit(backend.active).result()
                 assert pool.submit(paused).result() == {PAIRS[setting[1]].high}
         for pool in (older, younger):
-            assert pool.submit(autocast_state).result() == before
+            assert pool.submit(autocast_flags).result() == before
             assert pool.submit(product_dtype, setting).result() is PAIRS[setting[1]].high
 
 
@@ -182,11 +153,11 @@ def test_backend_opened_and_undone_in_other_threads_leaves_no_flag(setting):
     patches = PatchStack()
     backend = BACKENDS[setting[0]](PAIRS[setting[1]])
     with concurrent.futures.ThreadPoolExecutor(1) as opening:
-        before = opening.submit(autocast_state).result()
+        before = opening.submit(autocast_flags).result()
         opening.submit(backend.open, patches).result()
         assert opening.submit(rows_alike, setting).result() == [] and rows_alike(setting) == []
         patches.undo()
-        assert opening.submit(autocast_state).result() == before
+        assert opening.submit(autocast_flags).result() == before
     assert product_dtype(setting) is PAIRS[setting[1]].high
 
 
@@ -202,8 +173,7 @@ def test_checkpoint_recomputes_alike_in_another_thread(setting):
 
     def work():
         x = torch.ones(2, 2, dtype=high, requires_grad=True)
-        reentrant = {"use_reentrant": True} if "context_fn" in inspect.signature(checkpoint).parameters else {}
-        checkpoint(layer, x, **reentrant).sum().backward()
+        call_checkpoint(layer, True, x).sum().backward()
 
     with opened(setting):
         in_thread(work)

@@ -1,33 +1,17 @@
 """Backends that are confined to regions: casts on within one, in its thread, and nowhere else."""
 
-import threading
-
 import pytest
 import torch
-from opened import PAIRS, each_setting, opened, snapshot
-from torch.utils.checkpoint import checkpoint
+from helpers.threads import in_thread
+from opened import call_checkpoint, each_setting, opened
 
-from ampcompat.engine.casting import BACKENDS, CastBackend
-from ampcompat.engine.op_table import expansion
-from ampcompat.support.patching import PatchStack
-
-
-def call_checkpoint(function, x, reentrant):
-    """Checkpoint in one of the two forms; older torch has one, without an argument to select it."""
-    try:
-        return checkpoint(function, x, use_reentrant=reentrant)
-    except (TypeError, ValueError):
-        if not reentrant:
-            pytest.skip(f"torch {torch.__version__} has only reentrant checkpoints")
-        return checkpoint(function, x)
+from ampcompat.engine.casting import CastBackend
 
 
 @pytest.fixture
 def confined(setting):
     """A backend of the setting, open and confined."""
-    backend = BACKENDS[setting[0]](PAIRS[setting[1]], expansion.rows())
-    with PatchStack() as patches:
-        backend.open(patches, is_regional=True)
+    with opened(setting, devices=None, is_regional=True) as backend:
         yield backend
 
 
@@ -68,9 +52,7 @@ def test_region_belongs_to_its_thread_and_ends_when_its_body_raises(setting, con
     seen = []
     with pytest.raises(KeyError):
         with confined.region():
-            thread = threading.Thread(target=lambda: seen.append(product_dtype(confined)))
-            thread.start()
-            thread.join()
+            seen.append(in_thread(lambda: product_dtype(confined)))
             raise KeyError
     assert seen == [confined.dtypes.high]
     assert product_dtype(confined) is confined.dtypes.high
@@ -90,19 +72,9 @@ def test_backward_runs_without_casts_and_checkpoints_recompute_within_the_region
 
     x = torch.ones(2, 2, dtype=high, requires_grad=True)
     with confined.region():
-        out = call_checkpoint(layer, x, reentrant)
+        out = call_checkpoint(layer, reentrant, x)
     out.sum().backward()
     assert seen == [low, low] and weight.grad.dtype is high
-
-
-def test_confined_backend_is_undone_without_a_trace():
-    before = snapshot()
-    backend = BACKENDS["patched"](PAIRS["stand-in"])
-    with PatchStack() as patches:
-        backend.open(patches, is_regional=True)
-        with backend.region():
-            pass
-    assert snapshot() == before
 
 
 def test_levels_without_casts_have_regions_that_do_nothing():

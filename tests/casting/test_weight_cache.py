@@ -1,7 +1,6 @@
 """A weight is cast once per forward pass, and its half copy is never stale."""
 
 import concurrent.futures
-import contextlib
 import copy
 import gc
 import weakref
@@ -9,14 +8,11 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import half_kernels
 from helpers.pairing import paired
-from opened import PAIRS, SETTINGS, each_setting, opened
+from helpers.threads import in_thread
+from opened import PAIRS, SETTINGS, each_setting, forward, opened
 
-import ampcompat
-from ampcompat import amp
-from ampcompat.engine.casting import BACKENDS
-from ampcompat.opt_levels import OPT_LEVELS
+from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.support.torch_compat import features
 
 try:
@@ -53,17 +49,6 @@ def make_linear(setting, features=(3, 4)):
 
 def make_input(setting):
     return torch.linspace(-1, 1, 8, dtype=PAIRS[setting[1]].high).reshape(2, 4)
-
-
-def forward(backend):
-    """Return the context in which an initialized model runs its ``forward``."""
-    return backend.entered() or contextlib.nullcontext()
-
-
-def in_thread(function):
-    """Return what the function returns in a thread of its own."""
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
 
 
 # -- one cast per forward pass -----------------------------------------------------------------------------------------
@@ -211,8 +196,15 @@ def changes_version_or_memory(change):
     return model.weight is not before[0] or (model.weight._version, model.weight.data_ptr()) != before[1:]
 
 
-@paired("setting, change, grad", SETTINGS, [pytest.param(each, id=each.__name__) for each in SEEN], [True, False])
-def test_change_within_a_forward_pass_is_seen(setting, change, grad):
+@paired(
+    "setting, change, grad, half_math",
+    SETTINGS,
+    [pytest.param(each, id=each.__name__) for each in SEEN],
+    [True, False],
+    ["on", "off"],
+)
+def test_change_within_a_forward_pass_is_seen(setting, change, grad, half_math, monkeypatch):
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, half_math)  # off: autocast itself casts
     if not changes_version_or_memory(change):
         pytest.skip("this torch changes neither the version counter nor the memory here")
     model, x = make_linear(setting), make_input(setting)
@@ -252,40 +244,6 @@ def test_copies_are_dropped_when_forward_raises(setting):
         with forward(backend):
             after = model(x)
         assert torch.equal(after, model(x))
-
-
-@pytest.mark.parametrize("level", ["O1", "O4"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_optimizer_unknown_to_amp_trains_what_the_model_computes_with(level, backend, request, monkeypatch):
-    half_kernels.without_stand_in(request.node.name, monkeypatch)
-    if (backend, OPT_LEVELS[level].dtypes) not in [(name, PAIRS[pair]) for name, pair in SETTINGS]:
-        pytest.skip("this torch does not have this backend, or kernels to compute in half")
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-    x, y = torch.randn(64, 4), torch.randn(64, 1)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02, **FUSED)
-    with ampcompat.session(level, backend=backend, verbosity=0):
-        model = amp.initialize(model)
-        for _ in range(40):
-            optimizer.zero_grad()
-            loss = (model(x).float() - y).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-        seen = (model(x).float() - y).pow(2).mean().item()
-    true = (model(x) - y).pow(2).mean().item()
-    assert seen == pytest.approx(true, rel=0.01) and true < 0.9
-
-
-@each_setting
-def test_submodule_called_directly_sees_the_new_weight(setting):
-    inner, x = make_linear(setting), make_input(setting)
-    model = torch.nn.Sequential(inner, torch.nn.ReLU())
-    with opened(setting) as backend, torch.no_grad():
-        with forward(backend):
-            model(x)
-        inner.weight.data.zero_()
-        inner.bias.data.zero_()
-        assert inner(x).abs().sum() == 0
 
 
 @each_setting
@@ -334,7 +292,9 @@ TEACHERS = [without_gradients, in_a_custom_function] + [in_inference_mode] * has
 
 @each_setting
 @pytest.mark.parametrize("teacher", TEACHERS, ids=lambda teacher: teacher.__name__)
-def test_copy_made_without_gradients_is_not_used_where_they_are_wanted(setting, teacher):
+@pytest.mark.parametrize("half_math", ["on", "off"])
+def test_copy_made_without_gradients_is_not_used_where_they_are_wanted(setting, teacher, half_math, monkeypatch):
+    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, half_math)
     model, x = make_linear(setting), make_input(setting)
     with opened(setting) as backend:
         with forward(backend):

@@ -30,6 +30,9 @@ OWNERS = [
     torch.nn.modules.rnn.RNNBase,
     torch.nn.TransformerEncoderLayer,
     torch.nn.MultiheadAttention,
+    torch.jit,
+    torch.nn.modules.rnn._VF,
+    torch.linalg if hasattr(torch, "linalg") else torch,
     threading.Thread,
 ]
 

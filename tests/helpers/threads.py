@@ -1,5 +1,6 @@
 """Work of several threads at once, for tests of races."""
 
+import concurrent.futures
 import sys
 import threading
 
@@ -25,3 +26,9 @@ def in_threads(work, count=3):
     finally:
         sys.setswitchinterval(interval)
     return errors
+
+
+def in_thread(work):
+    """Return what ``work()`` returns in a thread of its own."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()

@@ -69,11 +69,11 @@ def test_wider_dtypes_are_never_emulated(reported, dtype):
 
 
 @pytest.mark.parametrize("name", REPORTS)
-@pytest.mark.parametrize("stated, emulated", [("on", True), ("off", False)])
+@pytest.mark.parametrize("stated, emulated", [("on", True), ("off", False), (" ON ", True)])
 def test_the_setting_overrides_every_fact_and_is_named_as_the_reason(reported, monkeypatch, name, stated, emulated):
     reported(REPORTS[name])
     monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, stated)
-    told = (emulated, "AMPCOMPAT_HALF_MATH=" + stated)
+    told = (emulated, "AMPCOMPAT_HALF_MATH=" + stated.strip().lower())
     assert emulated_half_arithmetic.choice(torch.bfloat16) == emulated_half_arithmetic.choice(torch.float16) == told
 
 
