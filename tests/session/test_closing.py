@@ -28,53 +28,29 @@ class Raises(Observer):
         raise Boom(self.name)
 
 
-def boom(name):
+def boom(name, first=lambda: None):
     def raising(*args, **kwargs):
+        first()
         raise Boom(name)
 
     return raising
 
 
-def broken_scaler(session, monkeypatch):
-    monkeypatch.setattr(session.scalers[0], "sync", boom("scaler"))
+def skip_limits(session):
+    (limits,) = [observer for observer in session.observers if isinstance(observer, SkipLimits)]
+    return limits
 
 
-def broken_observer(session, monkeypatch):
-    session.observers.append(Raises())
-
-
-def broken_skip_limit(session, monkeypatch):
-    (limit,) = [observer for observer in session.observers if isinstance(observer, SkipLimits)]
-    monkeypatch.setattr(limit, "closed", boom("skip limit"))
-
-
-def broken_marks(session, monkeypatch):
-    close = session.forward_token.close
-    monkeypatch.setattr(session.forward_token, "close", lambda: (close(), boom("marks")()))
-
-
-def broken_casts(session, monkeypatch):
-    close = session.process_casts.close
-    monkeypatch.setattr(session.process_casts, "close", lambda: (close(), boom("casts")()))
-
-
-def broken_patch(session, monkeypatch):
-    session.patches.defer(boom("patch"))
-
-
-def broken_patch_of_the_casts(session, monkeypatch):
-    session.process_casts._patches.defer(boom("patch of the casts"))
-
-
-BROKEN = [
-    broken_scaler,
-    broken_observer,
-    broken_skip_limit,
-    broken_marks,
-    broken_casts,
-    broken_patch,
-    broken_patch_of_the_casts,
-]
+#: What lets one step of closing a session raise: called with the session and ``monkeypatch.setattr``.
+BROKEN = {
+    "scaler": lambda session, put: put(session.scalers[0], "sync", boom("scaler")),
+    "observer": lambda session, put: session.observers.append(Raises()),
+    "skip limit": lambda session, put: put(skip_limits(session), "closed", boom("skip limit")),
+    "marks": lambda session, put: put(session.forward_token, "close", boom("marks", session.forward_token.close)),
+    "casts": lambda session, put: put(session.process_casts, "close", boom("casts", session.process_casts.close)),
+    "patch": lambda session, put: session.patches.defer(boom("patch")),
+    "patch of the casts": lambda session, put: session.process_casts._patches.defer(boom("patch of the casts")),
+}
 
 
 def begin(level):
@@ -97,19 +73,19 @@ def assert_all_is_put_back(model, optimizer, plain_forward, plain_linear):
 
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
-@pytest.mark.parametrize("break_it", BROKEN)
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("closed_by", ["reset", "session"])
-def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, break_it, closed_by, monkeypatch):
+def test_a_step_of_closing_that_raises_keeps_no_other_from_being_done(level, broken, closed_by, monkeypatch):
     plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
     with pytest.raises(Boom):
         if closed_by == "reset":
             session, model, optimizer = begin(level)
-            break_it(session, monkeypatch)
+            BROKEN[broken](session, monkeypatch.setattr)
             ampcompat.reset()
         else:
             with ampcompat.session(verbosity=0):
                 session, model, optimizer = begin(level)
-                break_it(session, monkeypatch)
+                BROKEN[broken](session, monkeypatch.setattr)
     assert_all_is_put_back(model, optimizer, *plain)
 
 
@@ -134,8 +110,8 @@ def test_weights_without_an_optimizer_are_float32_again_and_state_dicts_torchs_o
 def test_the_first_of_several_errors_is_raised_and_shows_the_others(level, monkeypatch):
     plain = vars(torch.nn.Sequential)["forward"], torch.nn.functional.linear
     session, model, optimizer = begin(level)
-    for break_it in set(BROKEN) - {broken_casts}:
-        break_it(session, monkeypatch)
+    for broken in set(BROKEN) - {"casts"}:
+        BROKEN[broken](session, monkeypatch.setattr)
     with pytest.raises(Boom, match="scaler") as caught:
         ampcompat.reset()
     assert_all_is_put_back(model, optimizer, *plain)
