@@ -35,36 +35,27 @@ def made():
 HALVES = {"O0": torch.float32, "O4": torch.bfloat16, "O5": torch.bfloat16}
 
 
-def test_a_region_casts_by_the_level_and_a_disabled_one_within_is_float32(level):
+def in_a_region(call):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return call()
+
+
+def decorated(call):
+    return torch.autocast("cpu", dtype=torch.bfloat16)(call)()
+
+
+def started_without_mixed_precision(call):
+    with torch.autocast("cpu", enabled=False):
+        return call()
+
+
+@pytest.mark.parametrize("called", [in_a_region, decorated, started_without_mixed_precision])
+def test_a_region_casts_by_the_level_and_a_disabled_one_within_is_float32(level, called):
     with forced(level):
         model, optimizer = made()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            output = model(torch.ones(1, 2))
-        output.sum().backward()
+        called(lambda: model(torch.ones(1, 2))).sum().backward()
         optimizer.step()
     assert model.dtypes == (HALVES.get(level, torch.float16), torch.float32)
-
-
-def test_a_decorated_function_casts_by_the_level(level):
-    with forced(level):
-        model, optimizer = made()
-
-        @torch.autocast("cpu", dtype=torch.bfloat16)
-        def run():
-            return model(torch.ones(1, 2))
-
-        run().sum().backward()
-        assert optimizer is not None
-    assert model.dtypes[0] is HALVES.get(level, torch.float16)
-
-
-def test_a_script_started_without_its_own_mixed_precision_gets_the_level(level):
-    with forced(level):
-        model, optimizer = made()
-        with torch.autocast("cpu", enabled=False):
-            model(torch.ones(1, 2)).sum().backward()
-        assert optimizer is not None
-    assert model.dtypes[0] is HALVES.get(level, torch.float16)
 
 
 def test_a_disabled_region_of_a_loss_is_float32(level):

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from amp_by_hand import assert_equal, backward, begin, both
+from amp_by_hand import assert_equal, backward, begin
 from helpers.half_kernels import convolves_in
 from torch import nn
 from torch.nn import functional
@@ -217,17 +217,3 @@ def test_models_without_an_optimizer_stay_as_they_are(level):
             inputs = torch.ones(2, 3, 8, 8)
             assert teacher(inputs).dtype is average(inputs).dtype is torch.float32
         assert all(param.dtype is torch.float32 for each in (teacher, average) for param in each.parameters())
-
-
-def test_an_optimizer_of_encoder_and_decoder_prepares_both(level):
-    def run(hand):
-        encoder, decoder = nn.Linear(4, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
-        params = list(encoder.parameters()) + list(decoder.parameters())
-        optimizer = begin(hand, [encoder, decoder], torch.optim.SGD(params, lr=0.1))
-        for _ in range(2):
-            optimizer.zero_grad()
-            backward(hand, decoder(encoder(torch.ones(2, 4))).sum(), optimizer)
-            optimizer.step()
-        return [each for model in (encoder, decoder) for each in model.state_dict().values()]
-
-    assert_equal(*both(level, run))

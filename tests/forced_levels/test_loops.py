@@ -1,8 +1,10 @@
 """Loops of several models, optimizers, closures and wrappers under a forced level, against ``amp`` by hand."""
 
 import copy
+import functools
 import gc
 import inspect
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from helpers import compilers, sharding
 from helpers.copies import saved_and_loaded
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
@@ -35,6 +38,14 @@ def weights(*models):
     return [each.clone() for model in models for each in model.state_dict().values()]
 
 
+def train(model, called, optimizer, hand=None, steps=2):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        backward(hand, called(torch.ones(2, 4)).sum() * SMALL, optimizer)
+        optimizer.step()
+    return weights(model)
+
+
 def adversarial(hand):
     """Return the weights of a generator and a discriminator after some steps."""
     generator, discriminator = mlp(2, 4), mlp()
@@ -51,8 +62,175 @@ def adversarial(hand):
     return weights(generator, discriminator)
 
 
-def test_an_adversarial_loop(level):
-    assert_equal(*both(level, adversarial))
+def two_optimizers_of_one_model(hand):
+    model = mlp()
+    optimizers = begin(hand, model, [sgd(model[0]), sgd(model[2])])
+    for _ in range(2):
+        for each in optimizers:
+            each.zero_grad()
+        backward(hand, model(torch.ones(2, 4)).sum() * SMALL, optimizers)
+        for each in optimizers:
+            each.step()
+    return weights(model)
+
+
+def gradients_of_several_passes(hand):
+    model = mlp()
+    optimizer = begin(hand, model, sgd(model))
+    for index in range(4):
+        backward(hand, model(torch.full((2, 4), index + 1.0)).sum() * SMALL, optimizer)
+        if index % 2:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+            model.zero_grad()
+    return weights(model)
+
+
+def closures(hand, make):
+    model = mlp()
+    optimizer = begin(hand, model, make(model))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).pow(2).sum() * SMALL
+        backward(hand, loss, optimizer)
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    return weights(model)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.body, self.head, self.use_reentrant = mlp(4, 4), nn.Linear(4, 1), use_reentrant
+
+    def forward(self, inputs):
+        return self.head(checkpoint(self.body, inputs, use_reentrant=self.use_reentrant))
+
+
+def gradient_checkpoints(hand, use_reentrant):
+    model = Checkpointed(use_reentrant)
+    optimizer = begin(hand, model, sgd(model))
+    return train(model, lambda inputs: model(inputs.requires_grad_()), optimizer, hand)
+
+
+def data_parallel_models(hand):
+    model = mlp()
+    optimizer = begin(hand, model, sgd(model))
+    return train(model, nn.DataParallel(model), optimizer, hand)
+
+
+def evaluation_deep_copies_and_whole_models_that_are_saved(hand):
+    model = mlp()
+    optimizer = begin(hand, model, sgd(model))
+    train(model, model, optimizer, hand)
+    with torch.no_grad():
+        return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), saved_and_loaded(model))]
+
+
+class SharpnessAware(torch.optim.Optimizer):
+    """As public code has it: an optimizer around another one, with the same groups."""
+
+    def __init__(self, params, **options):
+        super().__init__(params, options)
+        self.inner = torch.optim.SGD(self.param_groups, **options)
+        self.param_groups = self.inner.param_groups
+
+    @torch.no_grad()
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        closure()
+        params = [param for group in self.param_groups for param in group["params"]]
+        before = [param.clone() for param in params]
+        for param in params:
+            param.add_(param.grad, alpha=0.5)
+        self.zero_grad()
+        closure()
+        for param, value in zip(params, before):
+            param.copy_(value)
+        self.inner.step()
+
+
+def an_optimizer_around_another_one(hand):
+    model = mlp()
+    optimizer = SharpnessAware(model.parameters(), lr=0.5)
+    begin(hand, model, [optimizer, optimizer.inner])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
+        backward(hand, loss, optimizer)
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    return weights(model)
+
+
+class Layer(nn.Linear):
+    """A layer that scripts call by its method, as in the forward-forward algorithm."""
+
+    def forward(self, inputs):
+        return functional.linear(inputs, self.weight, self.bias).relu()
+
+
+def a_layer_whose_forward_method_is_called_directly(hand):
+    layer = Layer(4, 6)
+    optimizer = begin(hand, layer, sgd(layer))
+    return train(layer, lambda inputs: layer.forward(inputs), optimizer, hand)
+
+
+def a_tensor_without_a_module_beside_a_model(hand):
+    """As the temperature of soft actor-critic: passes of its own, and one that reaches the model too."""
+    model, log_alpha = mlp(), torch.zeros(1, requires_grad=True)
+    optimizers = begin(hand, model, [sgd(model), torch.optim.SGD([log_alpha], lr=0.5)])
+    for _ in range(3):
+        for each in optimizers:
+            each.zero_grad()
+        output = model(torch.ones(2, 4)).mean() * SMALL
+        backward(hand, output + log_alpha.exp().sum() * SMALL, optimizers)
+        for each in optimizers:
+            each.step()
+        optimizers[1].zero_grad()
+        backward(hand, (log_alpha * output.detach()).sum(), optimizers[1])
+        optimizers[1].step()
+    return weights(model) + [log_alpha.detach().clone()]
+
+
+def encoder_and_decoder_of_one_optimizer(hand):
+    encoder, decoder = nn.Linear(4, 3), nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    optimizer = begin(hand, [encoder, decoder], sgd(encoder, decoder))
+    return train(nn.ModuleList([encoder, decoder]), lambda inputs: decoder(encoder(inputs)), optimizer, hand)
+
+
+def lbfgs(model):
+    return torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+
+#: Each returns tensors of a training: with ``amp`` written in at the level ``hand``, or without where it is None.
+LOOPS = [
+    adversarial,
+    two_optimizers_of_one_model,
+    gradients_of_several_passes,
+    functools.partial(closures, make=lbfgs),
+    functools.partial(closures, make=sgd),
+    functools.partial(gradient_checkpoints, use_reentrant=True),
+    functools.partial(gradient_checkpoints, use_reentrant=False),
+    data_parallel_models,
+    evaluation_deep_copies_and_whole_models_that_are_saved,
+    an_optimizer_around_another_one,
+    a_layer_whose_forward_method_is_called_directly,
+    a_tensor_without_a_module_beside_a_model,
+    encoder_and_decoder_of_one_optimizer,
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: getattr(loop, "func", loop).__name__)
+def test_a_loop_gives_what_it_gives_with_amp_written_in_bit_for_bit(level, loop):
+    assert_equal(*both(level, loop))
+    assert not hasattr(Layer.forward, "__wrapped__")
 
 
 def test_an_overflow_of_one_optimizers_pass_skips_its_step_only():
@@ -66,103 +244,6 @@ def test_an_overflow_of_one_optimizers_pass_skips_its_step_only():
         optimizers[1].step()
         assert [amp.step_was_skipped(each) for each in optimizers] == [True, False]
         assert all(record_of(each).configuration.scalers[0].loss_scale() == 2.0**15 for each in optimizers)
-
-
-def test_two_optimizers_of_one_model(level):
-    def run(hand):
-        model = mlp()
-        optimizers = begin(hand, model, [sgd(model[0]), sgd(model[2])])
-        for _ in range(2):
-            for each in optimizers:
-                each.zero_grad()
-            backward(hand, model(torch.ones(2, 4)).sum() * SMALL, optimizers)
-            for each in optimizers:
-                each.step()
-        return weights(model)
-
-    assert_equal(*both(level, run))
-
-
-def test_gradients_of_several_passes_add_up(level):
-    def run(hand):
-        model = mlp()
-        optimizer = begin(hand, model, sgd(model))
-        for index in range(4):
-            backward(hand, model(torch.full((2, 4), index + 1.0)).sum() * SMALL, optimizer)
-            if index % 2:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-                optimizer.step()
-                model.zero_grad()
-        return weights(model)
-
-    assert_equal(*both(level, run))
-
-
-@pytest.mark.parametrize("make", [lambda model: torch.optim.LBFGS(model.parameters(), max_iter=3), sgd], ids="LS")
-def test_closures(level, make):
-    def run(hand):
-        model = mlp()
-        optimizer = begin(hand, model, make(model))
-
-        def closure():
-            optimizer.zero_grad()
-            loss = model(torch.ones(2, 4)).pow(2).sum() * SMALL
-            backward(hand, loss, optimizer)
-            return loss
-
-        for _ in range(2):
-            optimizer.step(closure)
-        return weights(model)
-
-    assert_equal(*both(level, run))
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_gradient_checkpoints(level, use_reentrant):
-    from torch.utils.checkpoint import checkpoint
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = mlp(4, 4), nn.Linear(4, 1)
-
-        def forward(self, inputs):
-            return self.head(checkpoint(self.body, inputs, use_reentrant=use_reentrant))
-
-    def run(hand):
-        model = Model()
-        optimizer = begin(hand, model, sgd(model))
-        return train(model, lambda inputs: model(inputs.requires_grad_()), optimizer, hand)
-
-    assert_equal(*both(level, run))
-
-
-def train(model, called, optimizer, hand=None, steps=2):
-    for _ in range(steps):
-        optimizer.zero_grad()
-        backward(hand, called(torch.ones(2, 4)).sum() * SMALL, optimizer)
-        optimizer.step()
-    return weights(model)
-
-
-def test_data_parallel_models(level):
-    def run(hand):
-        model = mlp()
-        optimizer = begin(hand, model, sgd(model))
-        return train(model, nn.DataParallel(model), optimizer, hand)
-
-    assert_equal(*both(level, run))
-
-
-def test_evaluation_deep_copies_and_whole_models_that_are_saved(level):
-    def run(hand):
-        model = mlp()
-        optimizer = begin(hand, model, sgd(model))
-        train(model, model, optimizer, hand)
-        with torch.no_grad():
-            return [each.eval()(torch.ones(2, 4)) for each in (model, copy.deepcopy(model), saved_and_loaded(model))]
-
-    assert_equal(*both(level, run))
 
 
 @pytest.mark.usefixtures("compiler_forgets")
@@ -266,31 +347,30 @@ def test_parts_of_a_container_that_is_never_called(level):
         assert {each.dtype for each in after} == {torch.float32}
 
 
-def test_sharded_models(level, group):
+@pytest.fixture
+def shard(group):
+    """The function ``fully_shard``, over one rank."""
     if sharding.why_not():
         pytest.skip(sharding.why_not())
     from torch.distributed import fsdp
     from torch.distributed.device_mesh import init_device_mesh
 
-    mesh = init_device_mesh("cpu", (1,))
+    return functools.partial(fsdp.fully_shard, mesh=init_device_mesh("cpu", (1,)))
+
+
+def test_sharded_models(level, shard):
     with forced(level):
-        model = fsdp.fully_shard(mlp(), mesh=mesh)
+        model = shard(mlp())
         optimizer = sgd(model)
         before = [each.full_tensor().clone() for each in model.parameters()]
         train(model, model, optimizer)
         assert not any(torch.equal(one.full_tensor(), other) for one, other in zip(model.parameters(), before))
 
 
-def test_sharded_models_with_bfloat16_weights_train_as_unsharded_ones_at_o5(group):
-    if sharding.why_not():
-        pytest.skip(sharding.why_not())
-    from torch.distributed import fsdp
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh("cpu", (1,))
+def test_sharded_models_with_bfloat16_weights_train_as_unsharded_ones_at_o5(shard):
     with forced("O5"):
         plain = mlp().bfloat16()
-        model = fsdp.fully_shard(copy.deepcopy(plain), mesh=mesh)
+        model = shard(copy.deepcopy(plain))
         for each in (plain, model):
             train(each, each, sgd(each))
         assert all(torch.equal(one, other.full_tensor()) for one, other in zip(plain.parameters(), model.parameters()))
@@ -307,9 +387,6 @@ def test_a_pass_of_two_optimizers_counts_once(level):
 
 
 def test_optimizers_and_models_that_the_script_drops_are_freed(level):
-    import gc
-    import weakref
-
     with forced(level):
         for _ in range(2):
             model = mlp()
@@ -319,65 +396,6 @@ def test_optimizers_and_models_that_the_script_drops_are_freed(level):
             del model, optimizer
             gc.collect()
             assert [each() for each in alive] == [None, None]
-
-
-class SharpnessAware(torch.optim.Optimizer):
-    """As public code has it: an optimizer around another one, with the same groups."""
-
-    def __init__(self, params, **options):
-        super().__init__(params, options)
-        self.inner = torch.optim.SGD(self.param_groups, **options)
-        self.param_groups = self.inner.param_groups
-
-    @torch.no_grad()
-    def step(self, closure):
-        closure = torch.enable_grad()(closure)
-        closure()
-        params = [param for group in self.param_groups for param in group["params"]]
-        before = [param.clone() for param in params]
-        for param in params:
-            param.add_(param.grad, alpha=0.5)
-        self.zero_grad()
-        closure()
-        for param, value in zip(params, before):
-            param.copy_(value)
-        self.inner.step()
-
-
-def test_an_optimizer_around_another_one(level):
-    def run(hand):
-        model = mlp()
-        optimizer = SharpnessAware(model.parameters(), lr=0.5)
-        begin(hand, model, [optimizer, optimizer.inner])
-
-        def closure():
-            optimizer.zero_grad()
-            loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
-            backward(hand, loss, optimizer)
-            return loss
-
-        for _ in range(2):
-            optimizer.step(closure)
-        return weights(model)
-
-    assert_equal(*both(level, run))
-
-
-class Layer(nn.Linear):
-    """A layer that scripts call by its method, as in the forward-forward algorithm."""
-
-    def forward(self, inputs):
-        return functional.linear(inputs, self.weight, self.bias).relu()
-
-
-def test_a_layer_whose_forward_method_is_called_directly(level):
-    def run(hand):
-        layer = Layer(4, 6)
-        optimizer = begin(hand, layer, sgd(layer))
-        return train(layer, lambda inputs: layer.forward(inputs), optimizer, hand)
-
-    assert_equal(*both(level, run))
-    assert not hasattr(Layer.forward, "__wrapped__")
 
 
 class Autoencoder(nn.Module):
@@ -424,27 +442,6 @@ def test_a_model_that_is_scripted_after_its_optimizer_is_made(scripted_at):
         return train(scripted, scripted, optimizer, hand, steps=1)
 
     assert_equal(*both(scripted_at, run))
-
-
-def test_a_tensor_without_a_module_beside_a_model(level):
-    """As the temperature of soft actor-critic: passes of its own, and one that reaches the model too."""
-
-    def run(hand):
-        model, log_alpha = mlp(), torch.zeros(1, requires_grad=True)
-        optimizers = begin(hand, model, [sgd(model), torch.optim.SGD([log_alpha], lr=0.5)])
-        for _ in range(3):
-            for each in optimizers:
-                each.zero_grad()
-            output = model(torch.ones(2, 4)).mean() * SMALL
-            backward(hand, output + log_alpha.exp().sum() * SMALL, optimizers)
-            for each in optimizers:
-                each.step()
-            optimizers[1].zero_grad()
-            backward(hand, (log_alpha * output.detach()).sum(), optimizers[1])
-            optimizers[1].step()
-        return weights(model) + [log_alpha.detach().clone()]
-
-    assert_equal(*both(level, run))
 
 
 class Masked(nn.Module):

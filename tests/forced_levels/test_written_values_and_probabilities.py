@@ -63,7 +63,6 @@ def assign(x, index, value):
 
 def train(level, model, loss, steps=3):
     """Return the losses of a few steps of SGD under a forced level, None for none, and what ``loss`` returned last."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     with forced(level):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
