@@ -82,14 +82,6 @@ def test_a_file_on_disk_loads_with_weights_only(level, name, tmp_path):
     check(level, name, SOME_ORDERS[1], read(path, weights_only=True))
 
 
-def test_a_run_can_go_back_to_its_checkpoint(level):
-    run = Run(level, "Adam", seed=7).initialize()
-    for _ in range(2):
-        run.load(read(uninterrupted(level, "Adam")[0]))  # read anew: torch's optimizers go on in the loaded tensors
-        run.train(SAVED_AT, STEPS)
-    assert differing(run.portrait(), uninterrupted(level, "Adam")[1]) == []
-
-
 def test_saving_changes_nothing(level):
     run = Run(level, "Adam").initialize()
     for index in range(STEPS):
