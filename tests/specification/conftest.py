@@ -3,6 +3,7 @@
 import contextlib
 
 import pytest
+from helpers import networks
 
 # Torch's optimizers import it when they are first used, and the import replaces torch.manual_seed: not our doing.
 with contextlib.suppress(ImportError):
@@ -13,3 +14,10 @@ with contextlib.suppress(ImportError):
 def levels_own_dtypes(torch_is_left_untouched, monkeypatch):
     """Float16 and bfloat16 although this torch may not compute in them: no replacement pair is used."""
     monkeypatch.delenv("AMPCOMPAT_DTYPES", raising=False)
+
+
+@pytest.fixture
+def session(setting):
+    """A session of the test's setting."""
+    with networks.session_of(setting) as opened:
+        yield opened

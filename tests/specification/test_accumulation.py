@@ -78,38 +78,36 @@ def test_a_group_equals_its_large_batch_with_a_remainder_too(setting, delays, co
 @settings_at("O1", "O2", "O3")
 @delays
 @pytest.mark.parametrize("place", range(3))
-def test_an_overflow_anywhere_skips_the_group_and_backs_off_once(setting, delays, place):
+def test_an_overflow_anywhere_skips_the_group_and_backs_off_once(setting, delays, place, session):
     batches = [make_batch(setting, seed=index) for index in range(6)]
-    with session_of(setting):
-        model, optimizer = opened(setting, loss_scale="dynamic", init_scale=SCALE)
-        before = weights(optimizer)
-        backward(model, optimizer, batches[:3], delays, inject=place)
-        optimizer.step()
-        assert amp.step_was_skipped(optimizer)
-        assert all(map(torch.equal, weights(optimizer), before))
-        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == SCALE / 2
-        optimizer.zero_grad()
-        backward(model, optimizer, batches[3:], delays)
-        optimizer.step()
-        assert not amp.step_was_skipped(optimizer)
-        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == SCALE / 2
-        assert all(torch.isfinite(param).all() for param in weights(optimizer))
+    model, optimizer = opened(setting, loss_scale="dynamic", init_scale=SCALE)
+    before = weights(optimizer)
+    backward(model, optimizer, batches[:3], delays, inject=place)
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer)
+    assert all(map(torch.equal, weights(optimizer), before))
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == SCALE / 2
+    optimizer.zero_grad()
+    backward(model, optimizer, batches[3:], delays)
+    optimizer.step()
+    assert not amp.step_was_skipped(optimizer)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == SCALE / 2
+    assert all(torch.isfinite(param).all() for param in weights(optimizer))
 
 
 @settings_at("O1", "O2")
-def test_losses_with_scalers_of_their_own_keep_them_apart(setting):
+def test_losses_with_scalers_of_their_own_keep_them_apart(setting, session):
     batches = [make_batch(setting, seed=index) for index in range(2)]
-    with session_of(setting):
-        model, optimizer = opened(setting, loss_scale="dynamic", init_scale=SCALE, num_losses=2)
-        for index, batch in enumerate(batches):
-            for loss_id in (0, 1):
-                loss = loss_of(model, batch) * (float("inf") if (index, loss_id) == (0, 0) else 1.0)
-                with amp.scale_loss(loss, optimizer, loss_id=loss_id) as scaled_loss:
-                    scaled_loss.backward()
-        optimizer.step()
-        assert amp.step_was_skipped(optimizer)
-        scales = [state["loss_scale"] for state in amp.state_dict().values()]
-        assert scales == [SCALE / 2, SCALE]
+    model, optimizer = opened(setting, loss_scale="dynamic", init_scale=SCALE, num_losses=2)
+    for index, batch in enumerate(batches):
+        for loss_id in (0, 1):
+            loss = loss_of(model, batch) * (float("inf") if (index, loss_id) == (0, 0) else 1.0)
+            with amp.scale_loss(loss, optimizer, loss_id=loss_id) as scaled_loss:
+                scaled_loss.backward()
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer)
+    scales = [state["loss_scale"] for state in amp.state_dict().values()]
+    assert scales == [SCALE / 2, SCALE]
 
 
 @each_setting

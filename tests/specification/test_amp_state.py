@@ -34,15 +34,14 @@ def begin(setting, **options):
 
 
 @each_setting
-def test_loss_scalers_show_scale_count_and_kind(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, num_losses=2)
-        first, second = STATE.loss_scalers
-        first._loss_scale = 64.0
-        train_step(model, optimizer, make_batch(setting))
-        assert (first.loss_scale(), first._loss_scale, first._unskipped, first.dynamic) == (64.0, 64.0, 1, True)
-        assert (second.loss_scale(), second._loss_scale) == (65536.0, 65536.0)
-        assert (second._unskipped, second.dynamic) == (0, True)
+def test_loss_scalers_show_scale_count_and_kind(setting, session):
+    model, optimizer = begin(setting, num_losses=2)
+    first, second = STATE.loss_scalers
+    first._loss_scale = 64.0
+    train_step(model, optimizer, make_batch(setting))
+    assert (first.loss_scale(), first._loss_scale, first._unskipped, first.dynamic) == (64.0, 64.0, 1, True)
+    assert (second.loss_scale(), second._loss_scale) == (65536.0, 65536.0)
+    assert (second._unskipped, second.dynamic) == (0, True)
 
 
 @pytest.mark.parametrize("overflow", [False, True])
@@ -181,97 +180,92 @@ def test_the_state_modules_master_params_is_amps():
 
 
 @each_setting
-def test_the_stash_marks_a_wrapped_optimizer_and_lists_its_params(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = torch.optim.SGD(
-            [{"params": list(model[0].parameters())}, {"params": list(model[1:].parameters()), "lr": 0.5}], lr=0.1
-        )
-        assert not hasattr(optimizer, "_amp_stash")
-        initialize(setting, model, optimizer)
-        stash = optimizer._amp_stash
-        assert stash.lazy_init_called is True
-        half = [param for param in model.parameters() if setting.has_masters and param.dtype is setting.low]
-        assert list(map(id, stash.all_fp16_params)) == list(map(id, half))
-        masters = stash.all_fp32_from_fp16_params
-        assert [(m.dtype, m.shape) for m in masters] == [(setting.high, p.shape) for p in half]
-        assert all(torch.equal(m.detach().to(p.dtype), p.detach()) for m, p in zip(masters, half))
-        sizes = [2, 2] if setting.has_masters else [0, 0]
-        assert list(map(len, stash.fp16_groups)) == list(map(len, stash.fp32_from_fp16_groups)) == sizes
-        assert [id(p) for group in stash.fp16_groups for p in group] == list(map(id, half))
+def test_the_stash_marks_a_wrapped_optimizer_and_lists_its_params(setting, session):
+    model = make_network(setting)
+    optimizer = torch.optim.SGD(
+        [{"params": list(model[0].parameters())}, {"params": list(model[1:].parameters()), "lr": 0.5}], lr=0.1
+    )
+    assert not hasattr(optimizer, "_amp_stash")
+    initialize(setting, model, optimizer)
+    stash = optimizer._amp_stash
+    assert stash.lazy_init_called is True
+    half = [param for param in model.parameters() if setting.has_masters and param.dtype is setting.low]
+    assert list(map(id, stash.all_fp16_params)) == list(map(id, half))
+    masters = stash.all_fp32_from_fp16_params
+    assert [(m.dtype, m.shape) for m in masters] == [(setting.high, p.shape) for p in half]
+    assert all(torch.equal(m.detach().to(p.dtype), p.detach()) for m, p in zip(masters, half))
+    sizes = [2, 2] if setting.has_masters else [0, 0]
+    assert list(map(len, stash.fp16_groups)) == list(map(len, stash.fp32_from_fp16_groups)) == sizes
+    assert [id(p) for group in stash.fp16_groups for p in group] == list(map(id, half))
 
 
 @each_setting
-def test_already_patched_tells_of_the_skip_to_come(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        assert not optimizer._amp_stash.already_patched
-        loops.backward(model(make_batch(setting)[0]).sum() * float("inf"), optimizer)
-        assert optimizer._amp_stash.already_patched
-        optimizer.step()
-        assert not optimizer._amp_stash.already_patched
+def test_already_patched_tells_of_the_skip_to_come(setting, session):
+    model, optimizer = begin(setting)
+    assert not optimizer._amp_stash.already_patched
+    loops.backward(model(make_batch(setting)[0]).sum() * float("inf"), optimizer)
+    assert optimizer._amp_stash.already_patched
+    optimizer.step()
+    assert not optimizer._amp_stash.already_patched
 
 
 @each_setting
-def test_the_stages_can_be_called_one_by_one(setting):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=64.0)
-        optimizer._lazy_init_maybe_master_weights()
-        optimizer._amp_lazy_init()
-        scaler = STATE.loss_scalers[0]
-        optimizer._prepare_amp_backward()
-        (model(INPUT.to(setting.high)).sum().to(setting.high) * scaler.loss_scale()).backward()
-        scaler.clear_overflow_state()
-        optimizer._post_amp_backward(scaler)
-        assert scaler.update_scale() is False
-        assert [param.grad.tolist() for param in amp.master_params(optimizer)] == [[1.5, -0.375], [1.0, -0.625]]
-        optimizer.step()
-        with torch.no_grad():
-            for master in amp.master_params(optimizer):
-                master.fill_(0.5)
-        optimizer._master_params_to_model_params()
-        assert all(param.tolist() == [0.5, 0.5] for param in model.parameters())
+def test_the_stages_can_be_called_one_by_one(setting, session):
+    model = Product(1.0).to(setting.high)
+    optimizer = sgd(model)
+    initialize(setting, model, optimizer, loss_scale=64.0)
+    optimizer._lazy_init_maybe_master_weights()
+    optimizer._amp_lazy_init()
+    scaler = STATE.loss_scalers[0]
+    optimizer._prepare_amp_backward()
+    (model(INPUT.to(setting.high)).sum().to(setting.high) * scaler.loss_scale()).backward()
+    scaler.clear_overflow_state()
+    optimizer._post_amp_backward(scaler)
+    assert scaler.update_scale() is False
+    assert [param.grad.tolist() for param in amp.master_params(optimizer)] == [[1.5, -0.375], [1.0, -0.625]]
+    optimizer.step()
+    with torch.no_grad():
+        for master in amp.master_params(optimizer):
+            master.fill_(0.5)
+    optimizer._master_params_to_model_params()
+    assert all(param.tolist() == [0.5, 0.5] for param in model.parameters())
 
 
 @settings_at("O2", "O5")
-def test_a_loop_that_checks_overflow_itself_as_nvidias_bert_does(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        scaler = STATE.loss_scalers[0]
-        scaler._loss_scale = 64.0
-        skipped = []
-        for iteration in range(4):
-            loss = model(make_batch(setting)[0]).sum() * (float("inf") if iteration == 1 else 1.0)
-            loops.backward(loss, optimizer, delay_overflow_check=True)
-            had_overflow = scaler.update_scale()
-            if had_overflow:
-                if STATE.opt_properties.master_weights:
-                    for param in optimizer._amp_stash.all_fp32_from_fp16_params:
-                        param.grad = None
-                for param in model.parameters():
+def test_a_loop_that_checks_overflow_itself_as_nvidias_bert_does(setting, session):
+    model, optimizer = begin(setting)
+    scaler = STATE.loss_scalers[0]
+    scaler._loss_scale = 64.0
+    skipped = []
+    for iteration in range(4):
+        loss = model(make_batch(setting)[0]).sum() * (float("inf") if iteration == 1 else 1.0)
+        loops.backward(loss, optimizer, delay_overflow_check=True)
+        had_overflow = scaler.update_scale()
+        if had_overflow:
+            if STATE.opt_properties.master_weights:
+                for param in optimizer._amp_stash.all_fp32_from_fp16_params:
                     param.grad = None
-            else:
-                optimizer.step()
-                optimizer.zero_grad()
-            skipped.append(had_overflow)
-        assert skipped == [False, True, False, False]
-        assert (scaler.loss_scale(), scaler._unskipped) == (32.0, 2)
+            for param in model.parameters():
+                param.grad = None
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+        skipped.append(had_overflow)
+    assert skipped == [False, True, False, False]
+    assert (scaler.loss_scale(), scaler._unskipped) == (32.0, 2)
 
 
 @settings_at("O2", "O5")
-def test_masters_saved_as_a_list_can_be_copied_back(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, loss_scale=8.0)
-        train_step(model, optimizer, make_batch(setting))
-        masters = [param.detach().clone() for param in amp.master_params(optimizer)]
-        saved = {"model": model.state_dict(), "master params": masters}
-        train_step(model, optimizer, make_batch(setting))
-        model.load_state_dict(saved["model"])
-        for param, value in zip(amp.master_params(optimizer), saved["master params"]):
-            param.data.copy_(value.data)
-        assert all(torch.equal(a, b.detach()) for a, b in zip(saved["master params"], amp.master_params(optimizer)))
+def test_masters_saved_as_a_list_can_be_copied_back(setting, session):
+    model, optimizer = begin(setting, loss_scale=8.0)
+    train_step(model, optimizer, make_batch(setting))
+    masters = [param.detach().clone() for param in amp.master_params(optimizer)]
+    saved = {"model": model.state_dict(), "master params": masters}
+    train_step(model, optimizer, make_batch(setting))
+    model.load_state_dict(saved["model"])
+    for param, value in zip(amp.master_params(optimizer), saved["master params"]):
+        param.data.copy_(value.data)
+    assert all(torch.equal(a, b.detach()) for a, b in zip(saved["master params"], amp.master_params(optimizer)))
 
 
 # -- lists, levels, properties -----------------------------------------------------------------------------------------
@@ -419,14 +413,13 @@ def test_the_state_has_a_handle_after_initialize(level):
 
 
 @settings_at("O1", "O4")
-def test_casts_pause_while_the_handle_is_marked_as_not_active(setting):
+def test_casts_pause_while_the_handle_is_marked_as_not_active(setting, session):
     x = torch.ones(2, 2, dtype=setting.high)
-    with session_of(setting):
-        initialize(setting, make_network(setting))
-        for value in (False, False, True, True):
-            STATE.handle._is_active = value
-            assert STATE.handle._is_active is STATE.handle.is_active() is value
-            assert torch.mm(x, x).dtype is (setting.low if value else setting.high)
+    initialize(setting, make_network(setting))
+    for value in (False, False, True, True):
+        STATE.handle._is_active = value
+        assert STATE.handle._is_active is STATE.handle.is_active() is value
+        assert torch.mm(x, x).dtype is (setting.low if value else setting.high)
 
 
 def test_a_handle_that_is_deactivated_leaves_torch_as_it_was_and_can_be_asked_for_again():
@@ -447,28 +440,26 @@ def test_a_handle_that_is_deactivated_leaves_torch_as_it_was_and_can_be_asked_fo
 
 @settings_at("O1", "O4")
 @pytest.mark.parametrize("same_model", [True, False])
-def test_initialize_casts_again_after_the_handle_was_deactivated(setting, same_model):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        train_step(model, optimizer, make_batch(setting))
-        STATE.handle._deactivate()
-        x = torch.ones(2, 2, dtype=setting.high)
-        assert torch.mm(x, x).dtype is setting.high and STATE.handle.is_active() is False
-        train_step(model, optimizer, make_batch(setting))
-        if same_model:
-            initialize(setting, model, optimizer, loss_scale="dynamic")
-        else:
-            begin(setting)
-        assert torch.mm(x, x).dtype is setting.low and STATE.handle.is_active() is True
+def test_initialize_casts_again_after_the_handle_was_deactivated(setting, same_model, session):
+    model, optimizer = begin(setting)
+    train_step(model, optimizer, make_batch(setting))
+    STATE.handle._deactivate()
+    x = torch.ones(2, 2, dtype=setting.high)
+    assert torch.mm(x, x).dtype is setting.high and STATE.handle.is_active() is False
+    train_step(model, optimizer, make_batch(setting))
+    if same_model:
+        initialize(setting, model, optimizer, loss_scale="dynamic")
+    else:
+        begin(setting)
+    assert torch.mm(x, x).dtype is setting.low and STATE.handle.is_active() is True
 
 
 @settings_at("O0", "O2")
-def test_deactivating_changes_nothing_where_no_functions_are_cast(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        STATE.handle._deactivate()
-        train_step(model, optimizer, make_batch(setting))
-        assert not amp.step_was_skipped(optimizer)
+def test_deactivating_changes_nothing_where_no_functions_are_cast(setting, session):
+    model, optimizer = begin(setting)
+    STATE.handle._deactivate()
+    train_step(model, optimizer, make_batch(setting))
+    assert not amp.step_was_skipped(optimizer)
 
 
 @pytest.mark.parametrize("initialized", [False, True])

@@ -112,24 +112,22 @@ def test_a_run_with_dropout_is_the_same_run_to_the_last_bit(setting, reentrant):
 
 
 @each_setting
-def test_a_reentrant_checkpoint_of_the_first_layer_warns_and_has_no_gradient(setting):
+def test_a_reentrant_checkpoint_of_the_first_layer_warns_and_has_no_gradient(setting, session):
     half_kernels.skip_without_norms(setting.level)
-    with session_of(setting):
-        model, optimizer = opened(setting, True, True)
-        with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
-            loss = model(batch_of(setting)[0]).float().pow(2).mean()
-        loops.step(loss, optimizer)
-        missing = [param.grad is None for param in model.first.parameters()]
-        assert missing == [True, True]
+    model, optimizer = opened(setting, True, True)
+    with pytest.warns(UserWarning, match="None of the inputs have requires_grad=True"):
+        loss = model(batch_of(setting)[0]).float().pow(2).mean()
+    loops.step(loss, optimizer)
+    missing = [param.grad is None for param in model.first.parameters()]
+    assert missing == [True, True]
 
 
 @pytest.mark.skipif(not has_both_forms(), reason="this torch has the reentrant form only")
 @each_setting
-def test_the_other_form_reaches_the_first_layer(setting):
-    with session_of(setting):
-        model, optimizer = opened(setting, False, True)
-        loops.backward(model(batch_of(setting)[0]).float().pow(2).mean(), optimizer)
-        assert all(param.grad is not None for param in amp.master_params(optimizer))
+def test_the_other_form_reaches_the_first_layer(setting, session):
+    model, optimizer = opened(setting, False, True)
+    loops.backward(model(batch_of(setting)[0]).float().pow(2).mean(), optimizer)
+    assert all(param.grad is not None for param in amp.master_params(optimizer))
 
 
 class CallsCheckpointed(torch.nn.Module):

@@ -57,34 +57,32 @@ def equals(tensor, value):
 
 @each_setting
 @pytest.mark.parametrize("loss_scale", ["dynamic", 128.0])
-def test_a_complex_gradient_is_unscaled_summed_and_stepped_on(setting, loss_scale):
-    with session_of(setting):
-        model, optimizer = begin(setting, loss_scale=loss_scale)
-        assert model.w.dtype is complex_of(setting.high)
-        for passes in (1, 2):
-            backward(setting, model, optimizer)
-            assert equals(model.w.grad, 2 * passes * START)
-        optimizer.step()
-        assert not amp.step_was_skipped(optimizer)
-        assert equals(model.w, START - RATE * 4 * START)
-        assert model.a.detach().tolist() == [1 - RATE * 2] * 2
+def test_a_complex_gradient_is_unscaled_summed_and_stepped_on(setting, loss_scale, session):
+    model, optimizer = begin(setting, loss_scale=loss_scale)
+    assert model.w.dtype is complex_of(setting.high)
+    for passes in (1, 2):
+        backward(setting, model, optimizer)
+        assert equals(model.w.grad, 2 * passes * START)
+    optimizer.step()
+    assert not amp.step_was_skipped(optimizer)
+    assert equals(model.w, START - RATE * 4 * START)
+    assert model.a.detach().tolist() == [1 - RATE * 2] * 2
 
 
 @each_setting
 @pytest.mark.parametrize("bad", [complex("inf"), complex("-infj"), complex("nanj")], ids=str)
-def test_inf_or_nan_in_either_part_of_a_complex_gradient_is_an_overflow(setting, bad):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        handle = model.w.register_hook(lambda grad: grad + torch.tensor(bad, dtype=grad.dtype))
-        backward(setting, model, optimizer)
-        optimizer.step()
-        assert amp.step_was_skipped(optimizer) and equals(model.w, START)
-        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**9
-        handle.remove()
-        optimizer.zero_grad()
-        backward(setting, model, optimizer)
-        optimizer.step()
-        assert not amp.step_was_skipped(optimizer) and equals(model.w, START - RATE * 2 * START)
+def test_inf_or_nan_in_either_part_of_a_complex_gradient_is_an_overflow(setting, bad, session):
+    model, optimizer = begin(setting)
+    handle = model.w.register_hook(lambda grad: grad + torch.tensor(bad, dtype=grad.dtype))
+    backward(setting, model, optimizer)
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer) and equals(model.w, START)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 2.0**9
+    handle.remove()
+    optimizer.zero_grad()
+    backward(setting, model, optimizer)
+    optimizer.step()
+    assert not amp.step_was_skipped(optimizer) and equals(model.w, START - RATE * 2 * START)
 
 
 @settings_at("O0", "O2")
@@ -100,13 +98,12 @@ def test_adam_trains_complex_params(setting):
 
 
 @settings_at("O0", "O2")
-def test_a_gradient_that_torch_keeps_as_a_conjugate_is_unscaled(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        with amp.scale_loss(model(torch.ones(2, dtype=setting.high)), optimizer) as scaled_loss:
-            scaled_loss.backward()
-            model.w.grad = model.w.grad.conj()
-        assert equals(model.w.grad + 0, 2 * START.conjugate())
+def test_a_gradient_that_torch_keeps_as_a_conjugate_is_unscaled(setting, session):
+    model, optimizer = begin(setting)
+    with amp.scale_loss(model(torch.ones(2, dtype=setting.high)), optimizer) as scaled_loss:
+        scaled_loss.backward()
+        model.w.grad = model.w.grad.conj()
+    assert equals(model.w.grad + 0, 2 * START.conjugate())
 
 
 @settings_at("O1", "O2")

@@ -96,34 +96,32 @@ FLAWS = [another_half_model, another_stranger, another_used_optimizer, keep_noth
 
 @each_setting
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_initialize_that_raises_changes_nothing(setting, flaw):
-    with session_of(setting):
-        model, optimizer = warmed_up(setting)
-        arguments = dict({"models": model, "optimizers": optimizer}, **flaw(setting, model, optimizer))
-        before = Portrait(model, optimizer)
-        with pytest.raises((RuntimeError, ValueError)):
-            amp.initialize(opt_level=setting.level, **arguments)
-        assert Portrait(model, optimizer).differences(before) == []
-        assert not hasattr(optimizer, "_amp_stash")
-        one = torch.ones(1, 1, dtype=setting.high)
-        assert torch.mm(one, one).dtype is setting.high
-        initialize(setting, model, optimizer)  # and the mended call works
+def test_initialize_that_raises_changes_nothing(setting, flaw, session):
+    model, optimizer = warmed_up(setting)
+    arguments = dict({"models": model, "optimizers": optimizer}, **flaw(setting, model, optimizer))
+    before = Portrait(model, optimizer)
+    with pytest.raises((RuntimeError, ValueError)):
+        amp.initialize(opt_level=setting.level, **arguments)
+    assert Portrait(model, optimizer).differences(before) == []
+    assert not hasattr(optimizer, "_amp_stash")
+    one = torch.ones(1, 1, dtype=setting.high)
+    assert torch.mm(one, one).dtype is setting.high
+    initialize(setting, model, optimizer)  # and the mended call works
 
 
 @each_setting
-def test_initialize_that_raises_leaves_an_earlier_one_in_force(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = momentum_sgd(model)
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        train_step(model, optimizer, batch)
-        with pytest.raises(RuntimeError):
-            initialize(setting, [make_network(setting), make_network(setting)], optimizer)
-        assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 128.0
-        dtype = setting.low if setting.casts_functions else setting.high
-        assert torch.mm(torch.ones(1, 1, dtype=setting.high), torch.ones(1, 1, dtype=setting.high)).dtype is dtype
-        first = train_step(model, optimizer, batch)
-        assert train_step(model, optimizer, batch) < first
+def test_initialize_that_raises_leaves_an_earlier_one_in_force(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = momentum_sgd(model)
+    initialize(setting, model, optimizer, loss_scale=128.0)
+    train_step(model, optimizer, batch)
+    with pytest.raises(RuntimeError):
+        initialize(setting, [make_network(setting), make_network(setting)], optimizer)
+    assert amp.state_dict()["loss_scaler0"]["loss_scale"] == 128.0
+    dtype = setting.low if setting.casts_functions else setting.high
+    assert torch.mm(torch.ones(1, 1, dtype=setting.high), torch.ones(1, 1, dtype=setting.high)).dtype is dtype
+    first = train_step(model, optimizer, batch)
+    assert train_step(model, optimizer, batch) < first
 
 
 def test_initialize_that_raises_opens_no_session(level):
@@ -167,13 +165,12 @@ def test_initialize_that_raises_after_it_has_cast_undoes_it(level, failing, monk
 
 
 @each_setting
-def test_gradients_from_before_initialize_are_kept(setting):
-    with session_of(setting):
-        model, optimizer = warmed_up(setting)
-        expected = [param.grad.clone() for param in model.parameters()]
-        initialize(setting, model, optimizer)
-        for grad, param in zip(expected, amp.master_params(optimizer)):
-            assert torch.equal(param.grad, grad.to(param.dtype))
+def test_gradients_from_before_initialize_are_kept(setting, session):
+    model, optimizer = warmed_up(setting)
+    expected = [param.grad.clone() for param in model.parameters()]
+    initialize(setting, model, optimizer)
+    for grad, param in zip(expected, amp.master_params(optimizer)):
+        assert torch.equal(param.grad, grad.to(param.dtype))
 
 
 # -- errors inside contexts --------------------------------------------------------------------------------------------
@@ -185,53 +182,50 @@ class Interruption(BaseException):
 
 @each_setting
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, Interruption])
-def test_an_error_in_scale_loss_leaves_gradients_unscaled_and_scale_and_step_alone(setting, error):
-    with session_of(setting):
-        model = torch.nn.Linear(1, 1, bias=False).to(setting.high)
-        model.weight.data.fill_(1.0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        x = torch.full((1, 1), 2.0**-3, dtype=setting.high)
-        with pytest.raises(error):
-            with amp.scale_loss(2.0**-3 * model(x).sum(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-                raise error("inside")
-        master = next(amp.master_params(optimizer))
-        assert master.grad.item() == 2.0**-6
-        assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}
-        optimizer.step()
-        assert not amp.step_was_skipped(optimizer) and master.item() == 1.0 - 2.0**-8
+def test_an_error_in_scale_loss_leaves_gradients_unscaled_and_scale_and_step_alone(setting, error, session):
+    model = torch.nn.Linear(1, 1, bias=False).to(setting.high)
+    model.weight.data.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    initialize(setting, model, optimizer, loss_scale="dynamic")
+    x = torch.full((1, 1), 2.0**-3, dtype=setting.high)
+    with pytest.raises(error):
+        with amp.scale_loss(2.0**-3 * model(x).sum(), optimizer) as scaled_loss:
+            scaled_loss.backward()
+            raise error("inside")
+    master = next(amp.master_params(optimizer))
+    assert master.grad.item() == 2.0**-6
+    assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 65536.0, "unskipped": 0}}
+    optimizer.step()
+    assert not amp.step_was_skipped(optimizer) and master.item() == 1.0 - 2.0**-8
 
 
 @each_setting
-def test_an_overflow_in_a_pass_that_raised_is_not_held_against_the_next(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = momentum_sgd(model)
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
-        with pytest.raises(ValueError):
-            with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:
-                scaled_loss.backward()
-                raise ValueError
-        train_step(model, optimizer, batch)
-        assert not amp.step_was_skipped(optimizer)
-        assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 64.0, "unskipped": 1}}
-
-
-@settings_at("O1", "O4")
-def test_an_error_in_disable_casts_puts_the_casts_back(setting):
-    x = torch.ones(2, 2, dtype=setting.high)
-    with session_of(setting):
-        initialize(setting, make_network(setting))
-        with pytest.raises(ValueError), amp.disable_casts(), amp.disable_casts():
-            assert torch.mm(x, x).dtype is setting.high
+def test_an_overflow_in_a_pass_that_raised_is_not_held_against_the_next(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = momentum_sgd(model)
+    initialize(setting, model, optimizer, loss_scale="dynamic")
+    amp._amp_state.loss_scalers[0]._loss_scale = 64.0
+    with pytest.raises(ValueError):
+        with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:
+            scaled_loss.backward()
             raise ValueError
-        assert torch.mm(x, x).dtype is setting.low
+    train_step(model, optimizer, batch)
+    assert not amp.step_was_skipped(optimizer)
+    assert amp.state_dict() == {"loss_scaler0": {"loss_scale": 64.0, "unskipped": 1}}
 
 
 @settings_at("O1", "O4")
-def test_an_error_in_forward_backward_or_step_leaves_the_casts_as_they_were(setting):
+def test_an_error_in_disable_casts_puts_the_casts_back(setting, session):
+    x = torch.ones(2, 2, dtype=setting.high)
+    initialize(setting, make_network(setting))
+    with pytest.raises(ValueError), amp.disable_casts(), amp.disable_casts():
+        assert torch.mm(x, x).dtype is setting.high
+        raise ValueError
+    assert torch.mm(x, x).dtype is setting.low
+
+
+@settings_at("O1", "O4")
+def test_an_error_in_forward_backward_or_step_leaves_the_casts_as_they_were(setting, session):
     class Broken(torch.optim.SGD):
         def step(self, closure=None):
             raise ValueError
@@ -246,38 +240,36 @@ def test_an_error_in_forward_backward_or_step_leaves_the_casts_as_they_were(sett
             raise ValueError
 
     x = torch.ones(5, 6, dtype=setting.high)
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = Broken(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer)
-        # Before torch 1.7 the error comes from another thread, as a RuntimeError.
-        with pytest.raises((ValueError, RuntimeError)), amp.scale_loss(
-            Raising.apply(model(x)).sum(), optimizer
-        ) as scaled_loss:
-            scaled_loss.backward()
-        with pytest.raises(RuntimeError):
-            model(torch.ones(1, 1))
-        with pytest.raises(ValueError):
-            optimizer.step()
-        assert torch.mm(x, x.t()).dtype is setting.low
+    model = make_network(setting)
+    optimizer = Broken(model.parameters(), lr=0.1)
+    initialize(setting, model, optimizer)
+    # Before torch 1.7 the error comes from another thread, as a RuntimeError.
+    with pytest.raises((ValueError, RuntimeError)), amp.scale_loss(
+        Raising.apply(model(x)).sum(), optimizer
+    ) as scaled_loss:
+        scaled_loss.backward()
+    with pytest.raises(RuntimeError):
+        model(torch.ones(1, 1))
+    with pytest.raises(ValueError):
+        optimizer.step()
+    assert torch.mm(x, x.t()).dtype is setting.low
 
 
 @each_setting
-def test_an_error_in_a_step_leaves_masters_and_model_in_agreement(setting):
+def test_an_error_in_a_step_leaves_masters_and_model_in_agreement(setting, session):
     class Half(torch.optim.SGD):
         def step(self, closure=None):
             super().step()
             raise ValueError
 
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = Half(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        with pytest.raises(ValueError):
-            train_step(model, optimizer, batch)
-        optimizer.zero_grad()
-        for master, param in zip(amp.master_params(optimizer), model.parameters()):
-            assert torch.equal(master.detach().to(param.dtype), param.detach())
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = Half(model.parameters(), lr=0.1)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    with pytest.raises(ValueError):
+        train_step(model, optimizer, batch)
+    optimizer.zero_grad()
+    for master, param in zip(amp.master_params(optimizer), model.parameters()):
+        assert torch.equal(master.detach().to(param.dtype), param.detach())
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------

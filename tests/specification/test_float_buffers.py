@@ -52,10 +52,9 @@ def test_buffers_that_nobody_changed_are_float32_again_when_the_session_ends(set
 
 
 @settings_at("O2", "O3", "O5")
-def test_buffers_that_nobody_changed_are_saved_in_float32(setting):
-    with session_of(setting):
-        model, before = prepared(setting)
-        assert torch.equal(model.state_dict()["0.saved"], before["0.saved"])
+def test_buffers_that_nobody_changed_are_saved_in_float32(setting, session):
+    model, before = prepared(setting)
+    assert torch.equal(model.state_dict()["0.saved"], before["0.saved"])
 
 
 @pytest.mark.parametrize("write", ["in place", "another tensor"])
@@ -98,15 +97,14 @@ def test_buffers_that_are_loaded_are_saved_and_restored_as_they_were_loaded(sett
 @pytest.mark.filterwarnings("ignore:Couldn't retrieve source code:UserWarning")  # torch before 1.6, pickling a class
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, saved_and_loaded])
 @settings_at("O2", "O3", "O5")
-def test_copies_of_a_model_save_their_buffers_in_float32(setting, duplicate):
-    with session_of(setting):
-        model, before = prepared(setting)
-        twin = duplicate(model)
-        assert torch.equal(twin.state_dict()["0.saved"], before["0.saved"])
-        other = torch.tensor([0.7, 0.3], dtype=setting.high)
-        twin.load_state_dict(dict(twin.state_dict(), **{"0.saved": other}))
-        assert torch.equal(twin.state_dict()["0.saved"], other)
-        assert torch.equal(model.state_dict()["0.saved"], before["0.saved"])
+def test_copies_of_a_model_save_their_buffers_in_float32(setting, duplicate, session):
+    model, before = prepared(setting)
+    twin = duplicate(model)
+    assert torch.equal(twin.state_dict()["0.saved"], before["0.saved"])
+    other = torch.tensor([0.7, 0.3], dtype=setting.high)
+    twin.load_state_dict(dict(twin.state_dict(), **{"0.saved": other}))
+    assert torch.equal(twin.state_dict()["0.saved"], other)
+    assert torch.equal(model.state_dict()["0.saved"], before["0.saved"])
 
 
 @settings_at("O2", "O3", "O5")

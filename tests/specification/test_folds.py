@@ -55,14 +55,13 @@ def test_no_object_stays_of_a_fold_that_was_diagnosed(setting):
 
 
 @settings_at("O1", "O2")
-def test_no_object_stays_of_many_folds_between_two_garbage_collections(setting):
+def test_no_object_stays_of_many_folds_between_two_garbage_collections(setting, session):
     """What a later ``initialize`` had to remove would stay for as long as the collector does not run."""
-    with session_of(setting):
-        counts = []
-        for _ in range(3):
-            train_fold(setting, scheduled=False, diagnose=False, fold=0)
-            gc.collect(), gc.collect()
-            counts.append(len([each for each in gc.get_objects() if isinstance(each, SkipLimit)]))
-            for fold in range(FOLDS):
-                train_fold(setting, scheduled=False, diagnose=False, fold=fold)
-        assert counts[0] == counts[-1]
+    counts = []
+    for _ in range(3):
+        train_fold(setting, scheduled=False, diagnose=False, fold=0)
+        gc.collect(), gc.collect()
+        counts.append(len([each for each in gc.get_objects() if isinstance(each, SkipLimit)]))
+        for fold in range(FOLDS):
+            train_fold(setting, scheduled=False, diagnose=False, fold=fold)
+    assert counts[0] == counts[-1]

@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from helpers.networks import initialize, session_of, settings_at, settings_of
+from helpers.networks import initialize, settings_at, settings_of
 from helpers.pairing import paired
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
@@ -138,63 +138,59 @@ CONTAINERS = {
 
 
 @paired("setting, container, by", settings_of(*WEIGHTS_LEVELS), CONTAINERS, ["position", "keyword"])
-def test_floating_tensors_are_cast_in_and_out_and_types_are_kept(setting, container, by):
+def test_floating_tensors_are_cast_in_and_out_and_types_are_kept(setting, container, by, session):
     build, tensor_in = CONTAINERS[container]
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        given = build(torch.ones(3, 2, dtype=setting.high))
-        output = model(given) if by == "position" else model(value=given)
-        seen = model.seen[0][0] if by == "position" else model.seen[1]["value"]
-        assert type(seen) is type(output) is type(given)
-        assert tensor_in(seen).dtype is setting.low
-        assert tensor_in(output).dtype is tensor_in(given).dtype is setting.high
+    model = Echo().to(setting.high)
+    initialize(setting, model)
+    given = build(torch.ones(3, 2, dtype=setting.high))
+    output = model(given) if by == "position" else model(value=given)
+    seen = model.seen[0][0] if by == "position" else model.seen[1]["value"]
+    assert type(seen) is type(output) is type(given)
+    assert tensor_in(seen).dtype is setting.low
+    assert tensor_in(output).dtype is tensor_in(given).dtype is setting.high
 
 
 @at_weights_levels
-def test_token_ids_names_and_other_contents_stay(setting):
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        ids = torch.tensor([2049, 4097, 65535])
-        given = Batch(torch.ones(2, dtype=setting.high), ids, name="train")
-        output = model(given)
-        assert model.seen[0][0].ids is ids and output.ids is ids and output.name == "train"
-        assert model(Point(torch.ones(1, dtype=setting.high), "cat")).label == "cat"
-        assert model(collections.defaultdict(list, x=torch.ones(1)))["new"] == []
+def test_token_ids_names_and_other_contents_stay(setting, session):
+    model = Echo().to(setting.high)
+    initialize(setting, model)
+    ids = torch.tensor([2049, 4097, 65535])
+    given = Batch(torch.ones(2, dtype=setting.high), ids, name="train")
+    output = model(given)
+    assert model.seen[0][0].ids is ids and output.ids is ids and output.name == "train"
+    assert model(Point(torch.ones(1, dtype=setting.high), "cat")).label == "cat"
+    assert model(collections.defaultdict(list, x=torch.ones(1)))["new"] == []
 
 
 @at_weights_levels
-def test_the_callers_own_containers_are_not_changed(setting):
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        x = torch.ones(2, dtype=setting.high)
-        contents = [
-            ([x], get_item(0)),
-            ({"x": x}, get_item("x")),
-            (ModelOutput(x), get_attribute("logits")),
-            (Frame(x), get_attribute("x")),
-            (Batch(x, x, name="b"), get_attribute("vectors")),
-        ]
-        for given, tensor_in in contents:
-            model(given)
-            assert tensor_in(given) is x
+def test_the_callers_own_containers_are_not_changed(setting, session):
+    model = Echo().to(setting.high)
+    initialize(setting, model)
+    x = torch.ones(2, dtype=setting.high)
+    contents = [
+        ([x], get_item(0)),
+        ({"x": x}, get_item("x")),
+        (ModelOutput(x), get_attribute("logits")),
+        (Frame(x), get_attribute("x")),
+        (Batch(x, x, name="b"), get_attribute("vectors")),
+    ]
+    for given, tensor_in in contents:
+        model(given)
+        assert tensor_in(given) is x
 
 
 @at_weights_levels
-def test_gradients_flow_through_the_casts_to_the_inputs(setting):
-    with session_of(setting):
-        model = torch.nn.Linear(2, 1, bias=False).to(setting.high)
-        model.weight.data.fill_(0.5)
-        initialize(setting, model)
-        x = torch.ones(1, 2, dtype=setting.high, requires_grad=True)
-        model(x).sum().backward()
-        assert x.grad.dtype is setting.high and torch.equal(x.grad, torch.full_like(x, 0.5))
+def test_gradients_flow_through_the_casts_to_the_inputs(setting, session):
+    model = torch.nn.Linear(2, 1, bias=False).to(setting.high)
+    model.weight.data.fill_(0.5)
+    initialize(setting, model)
+    x = torch.ones(1, 2, dtype=setting.high, requires_grad=True)
+    model(x).sum().backward()
+    assert x.grad.dtype is setting.high and torch.equal(x.grad, torch.full_like(x, 0.5))
 
 
 @at_weights_levels
-def test_an_object_that_only_knows_to_is_asked(setting):
+def test_an_object_that_only_knows_to_is_asked(setting, session):
     class Opaque:
         __slots__ = ("dtype",)
 
@@ -204,18 +200,16 @@ def test_an_object_that_only_knows_to_is_asked(setting):
         def to(self, dtype):
             return Opaque(dtype)
 
-    with session_of(setting):
-        model = Echo().to(setting.high)
-        initialize(setting, model)
-        output = model(Opaque())
-        assert model.seen[0][0].dtype is setting.low and output.dtype is setting.high
+    model = Echo().to(setting.high)
+    initialize(setting, model)
+    output = model(Opaque())
+    assert model.seen[0][0].dtype is setting.low and output.dtype is setting.high
 
 
 @at_weights_levels
 @pytest.mark.parametrize("inner_first", [False, True])
-def test_a_submodule_that_is_given_beside_its_model_casts_its_own_inputs_too(setting, inner_first):
+def test_a_submodule_that_is_given_beside_its_model_casts_its_own_inputs_too(setting, inner_first, session):
     model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2)).to(setting.high)
-    with session_of(setting):
-        initialize(setting, [model[1], model] if inner_first else [model, model[1]])
-        assert model[1](torch.ones(1, 3, dtype=setting.high)).dtype is setting.high
-        assert model(torch.ones(1, 2, dtype=setting.high)).dtype is setting.high
+    initialize(setting, [model[1], model] if inner_first else [model, model[1]])
+    assert model[1](torch.ones(1, 3, dtype=setting.high)).dtype is setting.high
+    assert model(torch.ones(1, 2, dtype=setting.high)).dtype is setting.high

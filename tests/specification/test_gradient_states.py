@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import loops
 from helpers.gradient_states import HeldGradients, StaticScale
-from helpers.networks import ScaleReference, holds_nonzero, session_of, settings_at
+from helpers.networks import ScaleReference, holds_nonzero, settings_at
 from helpers.networks import initialize as initialize_amp
 from helpers.sequences import SessionMachine, run_sequences
 from hypothesis import strategies as st
@@ -414,45 +414,41 @@ def reach(setting, model, optimizers, names, factor=1.0, **options):
 
 @settings_at("O0", "O1", "O3")
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_gradient_of_a_shared_param_that_a_later_loss_does_not_reach_keeps_its_value(setting, order):
-    with session_of(setting):
-        model, optimizers = shared(setting, loss_scale=128.0)
-        reach(setting, model, optimizers[::order], "abc")
-        reach(setting, model, optimizers[::order], "ab")
-        assert [getattr(model, name).grad.tolist()[0] for name in "abc"] == [[2 * FACTOR] * 2] * 2 + [[FACTOR] * 2]
+def test_a_gradient_of_a_shared_param_that_a_later_loss_does_not_reach_keeps_its_value(setting, order, session):
+    model, optimizers = shared(setting, loss_scale=128.0)
+    reach(setting, model, optimizers[::order], "abc")
+    reach(setting, model, optimizers[::order], "ab")
+    assert [getattr(model, name).grad.tolist()[0] for name in "abc"] == [[2 * FACTOR] * 2] * 2 + [[FACTOR] * 2]
 
 
 @settings_at("O0", "O1", "O3")
 @pytest.mark.parametrize("order", [1, -1])
-def test_an_overflow_in_a_shared_param_is_none_of_a_later_loss(setting, order):
-    with session_of(setting):
-        model, optimizers = shared(setting, loss_scale="dynamic")
-        reach(setting, model, optimizers[::order], "abc", float("inf"))
-        reach(setting, model, optimizers[::order], "ab")
-        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 1}
-        for optimizer in optimizers:
-            optimizer.step()
-            assert amp.step_was_skipped(optimizer)
+def test_an_overflow_in_a_shared_param_is_none_of_a_later_loss(setting, order, session):
+    model, optimizers = shared(setting, loss_scale="dynamic")
+    reach(setting, model, optimizers[::order], "abc", float("inf"))
+    reach(setting, model, optimizers[::order], "ab")
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 2.0**15, "unskipped": 1}
+    for optimizer in optimizers:
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
 
 
 @settings_at("O0", "O1", "O3")
 @pytest.mark.parametrize("cleared", [0, 1])
-def test_zero_grad_of_one_optimizer_between_delayed_passes_clears_the_shared_param(setting, cleared):
-    with session_of(setting):
-        model, optimizers = shared(setting, loss_scale=128.0)
-        reach(setting, model, optimizers, "abc")
-        reach(setting, model, optimizers, "ab", delay_unscale=True)
-        optimizers[cleared].zero_grad()
-        reach(setting, model, optimizers, "ab")
-        for name, factor in {"ab"[cleared]: 1.0, "ab"[1 - cleared]: 3.0, "c": 0.0}.items():
-            grad = getattr(model, name).grad
-            assert (0.0 if grad is None else grad.max()) == factor * FACTOR, name
+def test_zero_grad_of_one_optimizer_between_delayed_passes_clears_the_shared_param(setting, cleared, session):
+    model, optimizers = shared(setting, loss_scale=128.0)
+    reach(setting, model, optimizers, "abc")
+    reach(setting, model, optimizers, "ab", delay_unscale=True)
+    optimizers[cleared].zero_grad()
+    reach(setting, model, optimizers, "ab")
+    for name, factor in {"ab"[cleared]: 1.0, "ab"[1 - cleared]: 3.0, "c": 0.0}.items():
+        grad = getattr(model, name).grad
+        assert (0.0 if grad is None else grad.max()) == factor * FACTOR, name
 
 
 @settings_at("O2", "O5")
-def test_a_gradient_that_the_models_zero_grad_has_removed_is_not_shown_again(setting):
-    with session_of(setting):
-        model, optimizers = shared(setting, loss_scale=128.0)
-        reach(setting, model, optimizers, "ab")
-        model.zero_grad()
-        assert [param.grad is None or not holds_nonzero(param.grad) for param in model.parameters()] == [True] * 3
+def test_a_gradient_that_the_models_zero_grad_has_removed_is_not_shown_again(setting, session):
+    model, optimizers = shared(setting, loss_scale=128.0)
+    reach(setting, model, optimizers, "ab")
+    model.zero_grad()
+    assert [param.grad is None or not holds_nonzero(param.grad) for param in model.parameters()] == [True] * 3

@@ -360,23 +360,22 @@ def test_gradients_that_a_script_itself_adds_up_within_a_block_are_those_of_back
 
 
 @settings_at("O1", "O2", "O5", stored=True)
-def test_an_overflow_in_what_a_script_adds_within_a_block_skips_the_step(setting):
-    with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        before = weights_of(model)
-        for factor in (1.0, float("inf")):
-            with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-                params = list(model.parameters())
-                for param, gradient in zip(params, torch.autograd.grad(scaled_loss * factor, params)):
-                    if param.grad is None:
-                        param.grad = gradient
-                    else:
-                        param.grad.add_(gradient)
-        optimizer.step()
-        assert amp.step_was_skipped(optimizer)
-        assert distance(before, weights_of(model)) == 0.0
+def test_an_overflow_in_what_a_script_adds_within_a_block_skips_the_step(setting, session):
+    model = smooth_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    initialize(setting, model, optimizer, loss_scale="dynamic")
+    before = weights_of(model)
+    for factor in (1.0, float("inf")):
+        with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
+            params = list(model.parameters())
+            for param, gradient in zip(params, torch.autograd.grad(scaled_loss * factor, params)):
+                if param.grad is None:
+                    param.grad = gradient
+                else:
+                    param.grad.add_(gradient)
+    optimizer.step()
+    assert amp.step_was_skipped(optimizer)
+    assert distance(before, weights_of(model)) == 0.0
 
 
 @paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, EACH_CHANGE, [0, 1])
@@ -437,20 +436,19 @@ def clips_mixed_dtypes():
 
 @pytest.mark.skipif(not clips_mixed_dtypes(), reason="this torch clips gradients of one dtype only")
 @each_setting_and_stored
-def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting):
-    with session_of(setting):
-        model, (x, target) = make_network(setting), make_batch(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        initialize(setting, model, optimizer)
-        before = [master.detach().clone() for master in amp.master_params(optimizer)]
-        loops.backward(torch.nn.functional.cross_entropy(model(x), target), optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 2.0**-6)
-        assert float(norm) > 2.0**-4
-        optimizer.step()
-        moves = [old - new.detach() for old, new in zip(before, amp.master_params(optimizer))]
-        moved = float(torch.cat([move.reshape(-1).double() for move in moves]).norm())
-        slack = 64 * torch.finfo(setting.low).eps if setting.level == "O3" else 2.0**-12
-        assert moved <= 2.0**-6 * (1 + tolerance(setting)) + slack
+def test_a_batch_norms_gradients_are_clipped_together_with_all_others(setting, session):
+    model, (x, target) = make_network(setting), make_batch(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    initialize(setting, model, optimizer)
+    before = [master.detach().clone() for master in amp.master_params(optimizer)]
+    loops.backward(torch.nn.functional.cross_entropy(model(x), target), optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 2.0**-6)
+    assert float(norm) > 2.0**-4
+    optimizer.step()
+    moves = [old - new.detach() for old, new in zip(before, amp.master_params(optimizer))]
+    moved = float(torch.cat([move.reshape(-1).double() for move in moves]).norm())
+    slack = 64 * torch.finfo(setting.low).eps if setting.level == "O3" else 2.0**-12
+    assert moved <= 2.0**-6 * (1 + tolerance(setting)) + slack
 
 
 READS = {"norm": lambda grad: grad.data.norm(), "clone": lambda grad: grad.clone(), "keep": lambda grad: grad}
@@ -458,16 +456,15 @@ READS = {"norm": lambda grad: grad.data.norm(), "clone": lambda grad: grad.clone
 
 @each_setting_and_stored
 @pytest.mark.parametrize("read", sorted(READS))
-def test_reading_gradients_changes_no_bit_of_a_training(setting, read):
+def test_reading_gradients_changes_no_bit_of_a_training(setting, read, session):
     kept = []
 
     def log(model):
         kept.extend(READS[read](param.grad) for param in model.parameters())
 
-    with session_of(setting):
-        found, expected = trained(setting, log, 2), trained(setting, lambda model: None, 2)
-        assert differing(found, expected) == [] and len(kept) == 12
-        assert all(isinstance(each, torch.Tensor) for each in kept)
+    found, expected = trained(setting, log, 2), trained(setting, lambda model: None, 2)
+    assert differing(found, expected) == [] and len(kept) == 12
+    assert all(isinstance(each, torch.Tensor) for each in kept)
 
 
 @paired("setting, reads", SETTINGS + STORED, [False, True])
@@ -578,76 +575,73 @@ def write_the_same(model):
 @pytest.mark.parametrize("options", SCALES, ids=str)
 @pytest.mark.parametrize("use", [nothing, read_all, clip_loosely, write_the_same])
 @pytest.mark.parametrize("factors", [FACTORS, FACTORS[1:], FACTORS[2:]], ids=["wide", "small", "tiny"])
-def test_masters_step_on_exact_float32_gradients_where_nothing_was_changed(setting, use, factors, options):
-    with session_of(setting):
-        exact = Exact(setting, **options)
-        for factor in factors:
-            exact.backward(factor)
-            use(exact.model)
-        gradient = INPUT.double() * sum(factors)
-        for param in exact.model.parameters():
-            if param.grad is None:
-                pytest.fail("the half gradient is gone")
-            assert torch.equal(param.grad.double(), gradient.to(param.dtype).double())
-        exact.optimizer.step()
-        assert all(torch.equal(master, 1.0 - gradient) for master in exact.masters())
+def test_masters_step_on_exact_float32_gradients_where_nothing_was_changed(setting, use, factors, options, session):
+    exact = Exact(setting, **options)
+    for factor in factors:
+        exact.backward(factor)
+        use(exact.model)
+    gradient = INPUT.double() * sum(factors)
+    for param in exact.model.parameters():
+        if param.grad is None:
+            pytest.fail("the half gradient is gone")
+        assert torch.equal(param.grad.double(), gradient.to(param.dtype).double())
+    exact.optimizer.step()
+    assert all(torch.equal(master, 1.0 - gradient) for master in exact.masters())
 
 
 @with_masters
-def test_a_changed_gradient_costs_the_others_no_bit(setting):
-    with session_of(setting):
-        exact = Exact(setting)
-        for factor in FACTORS:
-            exact.backward(factor)
-        exact.model.a.grad.mul_(0.0)
-        exact.optimizer.step()
-        a, b = exact.masters()
-        assert torch.equal(a, torch.ones_like(a)) and torch.equal(b, 1.0 - INPUT.double() * sum(FACTORS))
+def test_a_changed_gradient_costs_the_others_no_bit(setting, session):
+    exact = Exact(setting)
+    for factor in FACTORS:
+        exact.backward(factor)
+    exact.model.a.grad.mul_(0.0)
+    exact.optimizer.step()
+    a, b = exact.masters()
+    assert torch.equal(a, torch.ones_like(a)) and torch.equal(b, 1.0 - INPUT.double() * sum(FACTORS))
 
 
 @with_masters
-def test_passes_after_a_change_add_to_what_was_changed(setting):
-    with session_of(setting):
-        exact = Exact(setting)
-        exact.backward(2.0**-2)
-        exact.model.a.grad.mul_(0.5)
-        exact.model.b.grad = None
-        exact.backward(2.0**-14)
-        a, b = [1.0 - INPUT.double() * each for each in (2.0**-3 + 2.0**-14, 2.0**-14)]
-        exact.optimizer.step()
-        assert [torch.equal(*pair) for pair in zip(exact.masters(), (a, b))] == [True, True]
+def test_passes_after_a_change_add_to_what_was_changed(setting, session):
+    exact = Exact(setting)
+    exact.backward(2.0**-2)
+    exact.model.a.grad.mul_(0.5)
+    exact.model.b.grad = None
+    exact.backward(2.0**-14)
+    a, b = [1.0 - INPUT.double() * each for each in (2.0**-3 + 2.0**-14, 2.0**-14)]
+    exact.optimizer.step()
+    assert [torch.equal(*pair) for pair in zip(exact.masters(), (a, b))] == [True, True]
 
 
 @with_masters
-def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(setting):
-    with session_of(setting):
-        exact = Exact(setting)
-        exact.backward(2.0**-2)
-        exact.model.a.grad.mul_(0.5)
-        masters = list(amp.master_params(exact.optimizer))
-        wanted = [INPUT.double() * 2.0**-3, INPUT.double() * 2.0**-2]
-        assert [torch.equal(m.grad.double(), each) for m, each in zip(masters, wanted)] == [True, True]
-        for master in masters:
-            master.grad.mul_(0.5)
-        exact.optimizer.step()
-        assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
+def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(setting, session):
+    exact = Exact(setting)
+    exact.backward(2.0**-2)
+    exact.model.a.grad.mul_(0.5)
+    masters = list(amp.master_params(exact.optimizer))
+    wanted = [INPUT.double() * 2.0**-3, INPUT.double() * 2.0**-2]
+    assert [torch.equal(m.grad.double(), each) for m, each in zip(masters, wanted)] == [True, True]
+    for master in masters:
+        master.grad.mul_(0.5)
+    exact.optimizer.step()
+    assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
 
 
 @with_masters
 @pytest.mark.parametrize("is_value_read", [False, True])
-def test_a_master_in_param_groups_shows_each_write_to_a_kept_gradient_of_its_half_param(setting, is_value_read):
-    with session_of(setting):
-        exact = Exact(setting)
-        exact.backward(2.0**-2)
-        kept, master = exact.model.a.grad, exact.optimizer.param_groups[0]["params"][0]
-        for halvings in (1, 2, 3):
-            kept.mul_(0.5)
-            if is_value_read:
-                assert holds_nonzero(master)
-            assert torch.equal(master.grad.double(), INPUT.double() * 2.0 ** (-2 - halvings))
+def test_a_master_in_param_groups_shows_each_write_to_a_kept_gradient_of_its_half_param(
+    setting, is_value_read, session
+):
+    exact = Exact(setting)
+    exact.backward(2.0**-2)
+    kept, master = exact.model.a.grad, exact.optimizer.param_groups[0]["params"][0]
+    for halvings in (1, 2, 3):
         kept.mul_(0.5)
-        exact.optimizer.step()
-        assert torch.equal(exact.masters()[0], 1.0 - INPUT.double() * 2.0**-6)
+        if is_value_read:
+            assert holds_nonzero(master)
+        assert torch.equal(master.grad.double(), INPUT.double() * 2.0 ** (-2 - halvings))
+    kept.mul_(0.5)
+    exact.optimizer.step()
+    assert torch.equal(exact.masters()[0], 1.0 - INPUT.double() * 2.0**-6)
 
 
 def double_in_place(grad):
@@ -665,109 +659,105 @@ def double_memory(grad):
 @with_masters
 @pytest.mark.parametrize("double", [double_in_place, double_data, double_memory])
 @pytest.mark.parametrize("is_scaled, are_masters_got_first", [(True, True), (True, False), (False, False)])
-def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(setting, is_scaled, are_masters_got_first, double):
-    with session_of(setting):
-        exact = Exact(setting)
-        masters = list(amp.master_params(exact.optimizer))
-        for factor in FACTORS if is_scaled else FACTORS[:1]:
-            exact.backward(factor, is_scaled)
-        total = sum(FACTORS) if is_scaled else FACTORS[0]
-        read_all(exact.model)
-        for master in masters if are_masters_got_first else amp.master_params(exact.optimizer):
-            double(master.grad)
-        exact.optimizer.step()
-        assert all(torch.equal(master, 1.0 - 2.0 * INPUT.double() * total) for master in exact.masters())
+def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(
+    setting, is_scaled, are_masters_got_first, double, session
+):
+    exact = Exact(setting)
+    masters = list(amp.master_params(exact.optimizer))
+    for factor in FACTORS if is_scaled else FACTORS[:1]:
+        exact.backward(factor, is_scaled)
+    total = sum(FACTORS) if is_scaled else FACTORS[0]
+    read_all(exact.model)
+    for master in masters if are_masters_got_first else amp.master_params(exact.optimizer):
+        double(master.grad)
+    exact.optimizer.step()
+    assert all(torch.equal(master, 1.0 - 2.0 * INPUT.double() * total) for master in exact.masters())
 
 
 @each_setting_and_stored
-def test_a_gradient_that_was_read_shows_what_its_masters_were_clipped_to(setting):
-    with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        initialize(setting, model, optimizer)
-        with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        before = [param.grad.double().clone() for param in model.parameters()]
-        norm = torch.stack([grad.norm() for grad in before]).norm()
-        torch.nn.utils.clip_grad_norm_(list(amp.master_params(optimizer)), float(norm) * 0.25)
-        for param, grad in zip(model.parameters(), before):
-            if features.is_version_within(oldest="1.8"):  # older ones write through ``.data``, seen at the next pass
-                assert torch.allclose(param.grad.double(), grad * 0.25, rtol=tolerance(setting), atol=1e-6)
+def test_a_gradient_that_was_read_shows_what_its_masters_were_clipped_to(setting, session):
+    model = smooth_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    initialize(setting, model, optimizer)
+    with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    before = [param.grad.double().clone() for param in model.parameters()]
+    norm = torch.stack([grad.norm() for grad in before]).norm()
+    torch.nn.utils.clip_grad_norm_(list(amp.master_params(optimizer)), float(norm) * 0.25)
+    for param, grad in zip(model.parameters(), before):
+        if features.is_version_within(oldest="1.8"):  # older ones write through ``.data``, seen at the next pass
+            assert torch.allclose(param.grad.double(), grad * 0.25, rtol=tolerance(setting), atol=1e-6)
 
 
 @each_setting_and_stored
-def test_a_gradient_that_is_removed_from_its_master_is_gone_though_it_was_read(setting):
-    with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        initialize(setting, model, optimizer)
-        with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-            scaled_loss.backward()
-        assert all(param.grad is not None for param in model.parameters())
-        start = weights_of(model)
-        for master in amp.master_params(optimizer):
-            master.grad = None
-        optimizer.step()
-        assert all(param.grad is None for param in model.parameters())
-        assert not differing(start, weights_of(model))
+def test_a_gradient_that_is_removed_from_its_master_is_gone_though_it_was_read(setting, session):
+    model = smooth_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    initialize(setting, model, optimizer)
+    with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    assert all(param.grad is not None for param in model.parameters())
+    start = weights_of(model)
+    for master in amp.master_params(optimizer):
+        master.grad = None
+    optimizer.step()
+    assert all(param.grad is None for param in model.parameters())
+    assert not differing(start, weights_of(model))
 
 
 # -- skipped steps, steps and copies -----------------------------------------------------------------------------------
 
 
 @cast_weights
-def test_a_change_does_not_undo_the_skip_of_an_overflow(setting):
-    with session_of(setting):
-        exact = Exact(setting, loss_scale="dynamic")
-        exact.backward(float("inf"))
-        for param in exact.model.parameters():
-            assert not bool(torch.isfinite(param.grad).all())
-            param.grad = torch.zeros_like(param)
-        exact.optimizer.step()
-        assert amp.step_was_skipped(exact.optimizer)
-        assert all(torch.equal(master, torch.ones_like(master)) for master in exact.masters())
-        exact.optimizer.zero_grad()
-        exact.backward(2.0**-4)
-        exact.optimizer.step()
-        assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
+def test_a_change_does_not_undo_the_skip_of_an_overflow(setting, session):
+    exact = Exact(setting, loss_scale="dynamic")
+    exact.backward(float("inf"))
+    for param in exact.model.parameters():
+        assert not bool(torch.isfinite(param.grad).all())
+        param.grad = torch.zeros_like(param)
+    exact.optimizer.step()
+    assert amp.step_was_skipped(exact.optimizer)
+    assert all(torch.equal(master, torch.ones_like(master)) for master in exact.masters())
+    exact.optimizer.zero_grad()
+    exact.backward(2.0**-4)
+    exact.optimizer.step()
+    assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
 
 
 @cast_weights
 @pytest.mark.parametrize("options", SCALES, ids=str)
 @pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_clears_what_a_script_has_changed(setting, to_none, options):
-    with session_of(setting):
-        exact = Exact(setting, **options)
-        exact.backward(2.0**-2)
-        exact.model.a.grad.mul_(0.5)
-        exact.model.b.grad = torch.ones_like(exact.model.b)
-        exact.optimizer.zero_grad(set_to_none=to_none)
-        assert all(param.grad is None or not holds_nonzero(param.grad) for param in exact.model.parameters())
-        exact.backward(2.0**-4)
-        exact.optimizer.step()
-        assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
+def test_zero_grad_clears_what_a_script_has_changed(setting, to_none, options, session):
+    exact = Exact(setting, **options)
+    exact.backward(2.0**-2)
+    exact.model.a.grad.mul_(0.5)
+    exact.model.b.grad = torch.ones_like(exact.model.b)
+    exact.optimizer.zero_grad(set_to_none=to_none)
+    assert all(param.grad is None or not holds_nonzero(param.grad) for param in exact.model.parameters())
+    exact.backward(2.0**-4)
+    exact.optimizer.step()
+    assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
 
 
 @with_masters
-def test_a_copy_of_model_and_optimizer_made_after_a_change_has_none_of_it(setting):
-    with session_of(setting):
-        exact = Exact(setting)
-        exact.backward(2.0**-2)
-        exact.model.a.grad.mul_(0.5)
-        twin_model, twin = copy.deepcopy((exact.model, exact.optimizer))  # torch copies no gradients of params
-        twin.step()
-        assert all(bool((master == 1.0).all()) for master in amp.master_params(twin))
-        assert all(bool((param == 1.0).all()) for param in twin_model.parameters())
-        exact.optimizer.step()
-        wanted = [1.0 - INPUT.double() * each for each in (2.0**-3, 2.0**-2)]
-        assert [torch.equal(*pair) for pair in zip(exact.masters(), wanted)] == [True, True]
+def test_a_copy_of_model_and_optimizer_made_after_a_change_has_none_of_it(setting, session):
+    exact = Exact(setting)
+    exact.backward(2.0**-2)
+    exact.model.a.grad.mul_(0.5)
+    twin_model, twin = copy.deepcopy((exact.model, exact.optimizer))  # torch copies no gradients of params
+    twin.step()
+    assert all(bool((master == 1.0).all()) for master in amp.master_params(twin))
+    assert all(bool((param == 1.0).all()) for param in twin_model.parameters())
+    exact.optimizer.step()
+    wanted = [1.0 - INPUT.double() * each for each in (2.0**-3, 2.0**-2)]
+    assert [torch.equal(*pair) for pair in zip(exact.masters(), wanted)] == [True, True]
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
 @each_setting
-def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_of_masters(setting):
+def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_of_masters(setting, session):
     def run(**options):
         model, batch = make_network(setting), make_batch(setting)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
@@ -780,11 +770,10 @@ def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_o
         optimizer.step()
         return has_gradients, weights_of(model)
 
-    with session_of(setting):
-        (has_gradients, found), (has_all, expected) = run(free_half_grads=True), run()
-        assert differing(found, expected) == []
-        assert all(has_all)
-        assert has_gradients == [not setting.has_masters] * 2 + [True] * 2 + [not setting.has_masters] * 2
+    (has_gradients, found), (has_all, expected) = run(free_half_grads=True), run()
+    assert differing(found, expected) == []
+    assert all(has_all)
+    assert has_gradients == [not setting.has_masters] * 2 + [True] * 2 + [not setting.has_masters] * 2
 
 
 def test_free_half_grads_is_a_bool():
@@ -841,17 +830,16 @@ def test_between_block_and_step_a_param_holds_two_half_gradients_more_than_its_m
 
 
 @with_masters
-def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting):
-    with session_of(setting):
-        exact = Exact(setting)
-        exact.backward(2.0**-4)
-        exact.optimizer.step()
-        assert all(param.grad is not None for param in exact.model.parameters())
-        exact.backward(2.0**-4)
-        exact.optimizer.step()
-        for param in exact.model.parameters():
-            param.grad = None
-        assert all(param.grad is None for param in exact.model.parameters())
+def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting, session):
+    exact = Exact(setting)
+    exact.backward(2.0**-4)
+    exact.optimizer.step()
+    assert all(param.grad is not None for param in exact.model.parameters())
+    exact.backward(2.0**-4)
+    exact.optimizer.step()
+    for param in exact.model.parameters():
+        param.grad = None
+    assert all(param.grad is None for param in exact.model.parameters())
 
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="this torch has no Tensor.grad_dtype")
@@ -888,53 +876,51 @@ def test_half_params_that_accumulate_gradients_in_float32_train_as_others(settin
 @settings_at("O0", "O1", "O2", "O5", stored=True)
 @pytest.mark.parametrize("factor", [0.0, 2.0])
 @pytest.mark.parametrize("end", ["freed", "freed unread", "group", "reset"])
-def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer_goes(setting, factor, end):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        initialize(setting, model, optimizer, loss_scale=1.0)
-        loops.backward(model(INPUT.to(setting.high)).float().sum(), optimizer)
-        params = list(model.parameters())
-        expected = [param.grad.clone().mul_(factor).to(setting.high) for param in params]
-        for param in params:
-            param.grad.mul_(factor)
-        if end == "group":
-            spare = torch.nn.Parameter(torch.ones(1, dtype=setting.high))
-            optimizer.param_groups[0]["params"] = [spare]
-            optimizer.step()
-        elif end == "reset":
-            ampcompat.reset()
-        else:
-            del optimizer
-            gc.collect()
-        if end == "freed unread":  # but by the step of the next optimizer
-            second = torch.optim.SGD(params, lr=1.0)
-            initialize(setting, model, second, loss_scale=1.0)
-            before = [param.detach().to(setting.high, copy=True) for param in params]
-            second.step()
-            found = [value - param.detach().to(setting.high) for param, value in zip(params, before)]
-        else:
-            found = [param.grad.to(setting.high) for param in params]
-        assert all(map(torch.equal, found, expected))
+def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer_goes(setting, factor, end, session):
+    model = Product(1.0).to(setting.high)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    initialize(setting, model, optimizer, loss_scale=1.0)
+    loops.backward(model(INPUT.to(setting.high)).float().sum(), optimizer)
+    params = list(model.parameters())
+    expected = [param.grad.clone().mul_(factor).to(setting.high) for param in params]
+    for param in params:
+        param.grad.mul_(factor)
+    if end == "group":
+        spare = torch.nn.Parameter(torch.ones(1, dtype=setting.high))
+        optimizer.param_groups[0]["params"] = [spare]
+        optimizer.step()
+    elif end == "reset":
+        ampcompat.reset()
+    else:
+        del optimizer
+        gc.collect()
+    if end == "freed unread":  # but by the step of the next optimizer
+        second = torch.optim.SGD(params, lr=1.0)
+        initialize(setting, model, second, loss_scale=1.0)
+        before = [param.detach().to(setting.high, copy=True) for param in params]
+        second.step()
+        found = [value - param.detach().to(setting.high) for param, value in zip(params, before)]
+    else:
+        found = [param.grad.to(setting.high) for param in params]
+    assert all(map(torch.equal, found, expected))
 
 
 @settings_at("O0", "O1", "O2", "O5", stored=True)
 @pytest.mark.parametrize("clears", [True, False])
-def test_a_gradient_outlives_its_optimizer_until_it_is_cleared(setting, clears):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        first = torch.optim.SGD(model.parameters(), lr=1.0)
-        initialize(setting, model, first, loss_scale=1.0)
-        loops.backward(model(INPUT.to(setting.high)).float().sum(), first)
-        del first
-        gc.collect()
-        assert all(param.grad is not None for param in model.parameters())
-        gradients = [param.grad.clone() for param in model.parameters()]
-        if clears:
-            model.zero_grad()
-        second = torch.optim.SGD(model.parameters(), lr=1.0)
-        initialize(setting, model, second, loss_scale=1.0)
-        before = [param.detach().clone() for param in model.parameters()]
-        second.step()
-        for param, value, gradient in zip(model.parameters(), before, gradients):
-            assert torch.equal(param.detach(), value if clears else value - gradient)
+def test_a_gradient_outlives_its_optimizer_until_it_is_cleared(setting, clears, session):
+    model = Product(1.0).to(setting.high)
+    first = torch.optim.SGD(model.parameters(), lr=1.0)
+    initialize(setting, model, first, loss_scale=1.0)
+    loops.backward(model(INPUT.to(setting.high)).float().sum(), first)
+    del first
+    gc.collect()
+    assert all(param.grad is not None for param in model.parameters())
+    gradients = [param.grad.clone() for param in model.parameters()]
+    if clears:
+        model.zero_grad()
+    second = torch.optim.SGD(model.parameters(), lr=1.0)
+    initialize(setting, model, second, loss_scale=1.0)
+    before = [param.detach().clone() for param in model.parameters()]
+    second.step()
+    for param, value, gradient in zip(model.parameters(), before, gradients):
+        assert torch.equal(param.detach(), value if clears else value - gradient)

@@ -12,7 +12,6 @@ from helpers.networks import (
     initialize,
     make_batch,
     make_network,
-    session_of,
     settings_at,
     train_step,
 )
@@ -272,11 +271,10 @@ def test_max_loss_scale_bounds_the_start():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 @each_setting
-def test_cast_model_outputs_casts_outputs_at_any_level(setting, dtype):
-    with session_of(setting):
-        model = make_network(setting)
-        initialize(setting, model, cast_model_outputs=dtype)
-        assert model(make_batch(setting)[0]).dtype is dtype
+def test_cast_model_outputs_casts_outputs_at_any_level(setting, dtype, session):
+    model = make_network(setting)
+    initialize(setting, model, cast_model_outputs=dtype)
+    assert model(make_batch(setting)[0]).dtype is dtype
 
 
 # -- what it prints ----------------------------------------------------------------------------------------------------
@@ -377,19 +375,18 @@ def test_an_fp16_optimizer_is_refused(level):
 
 
 @each_setting
-def test_the_same_model_and_optimizer_again_change_nothing(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = torch.optim.Adam(model.parameters())
-        initialize(setting, model, optimizer)
-        train_step(model, optimizer, batch)
-        step, state = optimizer.step, amp.state_dict()
-        masters = [id(param) for param in amp.master_params(optimizer)]
-        assert initialize(setting, model, optimizer) == (model, optimizer)
-        assert optimizer.step is step or optimizer.step == step
-        assert amp.state_dict() == state
-        assert [id(param) for param in amp.master_params(optimizer)] == masters
-        train_step(model, optimizer, batch)
+def test_the_same_model_and_optimizer_again_change_nothing(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = torch.optim.Adam(model.parameters())
+    initialize(setting, model, optimizer)
+    train_step(model, optimizer, batch)
+    step, state = optimizer.step, amp.state_dict()
+    masters = [id(param) for param in amp.master_params(optimizer)]
+    assert initialize(setting, model, optimizer) == (model, optimizer)
+    assert optimizer.step is step or optimizer.step == step
+    assert amp.state_dict() == state
+    assert [id(param) for param in amp.master_params(optimizer)] == masters
+    train_step(model, optimizer, batch)
 
 
 @pytest.mark.parametrize(
@@ -418,46 +415,43 @@ def test_the_same_model_and_optimizer_again_print_nothing(level, again, capsys):
 
 
 @each_setting
-def test_other_models_later_wrap_nothing_twice_and_leave_earlier_ones_working(setting):
-    with session_of(setting):
-        batch, trained = make_batch(setting), []
-        for fold in range(3):
-            model = make_network(setting, seed=fold)
-            optimizer = sgd(model)
-            initialize(setting, model, optimizer, loss_scale=128.0)
-            trained.append((model, optimizer))
-            if fold == 0:
-                depth = deepest_wrapping()
-            for each in trained:
-                first = train_step(*each, batch=batch)
-                assert train_step(*each, batch=batch) < first
-        assert deepest_wrapping() == depth
+def test_other_models_later_wrap_nothing_twice_and_leave_earlier_ones_working(setting, session):
+    batch, trained = make_batch(setting), []
+    for fold in range(3):
+        model = make_network(setting, seed=fold)
+        optimizer = sgd(model)
+        initialize(setting, model, optimizer, loss_scale=128.0)
+        trained.append((model, optimizer))
+        if fold == 0:
+            depth = deepest_wrapping()
+        for each in trained:
+            first = train_step(*each, batch=batch)
+            assert train_step(*each, batch=batch) < first
+    assert deepest_wrapping() == depth
 
 
 @each_setting
-def test_a_known_pair_comes_again_beside_a_new_one(setting):
-    with session_of(setting):
-        batch, first, second = make_batch(setting), make_network(setting, seed=0), make_network(setting, seed=1)
-        of_first, of_second = sgd(first), sgd(second)
-        initialize(setting, first, of_first, loss_scale=128.0)
-        train_step(first, of_first, batch=batch)
-        masters = [id(param) for param in amp.master_params(of_first)]
-        initialize(setting, [first, second], [of_first, of_second], loss_scale=128.0)
-        assert [id(param) for param in amp.master_params(of_first)] == masters
-        for each in ((first, of_first), (second, of_second)):
-            before = train_step(*each, batch=batch)
-            assert train_step(*each, batch=batch) < before
+def test_a_known_pair_comes_again_beside_a_new_one(setting, session):
+    batch, first, second = make_batch(setting), make_network(setting, seed=0), make_network(setting, seed=1)
+    of_first, of_second = sgd(first), sgd(second)
+    initialize(setting, first, of_first, loss_scale=128.0)
+    train_step(first, of_first, batch=batch)
+    masters = [id(param) for param in amp.master_params(of_first)]
+    initialize(setting, [first, second], [of_first, of_second], loss_scale=128.0)
+    assert [id(param) for param in amp.master_params(of_first)] == masters
+    for each in ((first, of_first), (second, of_second)):
+        before = train_step(*each, batch=batch)
+        assert train_step(*each, batch=batch) < before
 
 
 @each_setting
-def test_a_known_optimizer_with_a_new_model_in_place_of_its_own_is_refused(setting):
-    with session_of(setting):
-        first, second = make_network(setting, seed=0), make_network(setting, seed=1)
-        optimizer = sgd(first)
-        initialize(setting, first, optimizer, loss_scale=128.0)
-        optimizer.param_groups[0]["params"][:] = list(second.parameters())
-        with pytest.raises(RuntimeError, match="went through amp.initialize before"):
-            initialize(setting, second, optimizer, loss_scale=128.0)
+def test_a_known_optimizer_with_a_new_model_in_place_of_its_own_is_refused(setting, session):
+    first, second = make_network(setting, seed=0), make_network(setting, seed=1)
+    optimizer = sgd(first)
+    initialize(setting, first, optimizer, loss_scale=128.0)
+    optimizer.param_groups[0]["params"][:] = list(second.parameters())
+    with pytest.raises(RuntimeError, match="went through amp.initialize before"):
+        initialize(setting, second, optimizer, loss_scale=128.0)
 
 
 def deepest_wrapping():
@@ -473,15 +467,14 @@ def deepest_wrapping():
 
 
 @each_setting
-def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, batch)
-        initialize(setting, model, optimizer, loss_scale=8.0, num_losses=2)
-        assert [state["unskipped"] for state in amp.state_dict().values()] == [1, 0]
-        train_step(model, optimizer, batch, loss_id=1)
+def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = sgd(model)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, batch)
+    initialize(setting, model, optimizer, loss_scale=8.0, num_losses=2)
+    assert [state["unskipped"] for state in amp.state_dict().values()] == [1, 0]
+    train_step(model, optimizer, batch, loss_id=1)
 
 
 @in_half
@@ -513,10 +506,9 @@ def test_a_session_option_wins_over_the_script():
 
 
 @settings_at("O2", "O3", "O5")
-def test_a_cast_model_that_comes_again_with_other_options_is_told_what_to_do(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        initialize(setting, model)
-        with pytest.raises(RuntimeError, match="reset"):
-            initialize(setting, model, loss_scale=64.0)
-        assert next(model.parameters()).dtype is setting.low
+def test_a_cast_model_that_comes_again_with_other_options_is_told_what_to_do(setting, session):
+    model = make_network(setting)
+    initialize(setting, model)
+    with pytest.raises(RuntimeError, match="reset"):
+        initialize(setting, model, loss_scale=64.0)
+    assert next(model.parameters()).dtype is setting.low

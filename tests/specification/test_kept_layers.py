@@ -34,20 +34,19 @@ ENTRIES = {
 
 @each_setting
 @pytest.mark.parametrize("entry", list(ENTRIES))
-def test_the_layers_that_it_names_keep_weights_and_arithmetic(setting, entry):
-    with session_of(setting):
-        model, batch = make_model(setting), make_batch(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer, keep_fp32=ENTRIES[entry](model), loss_scale=8.0)
-        first = train_step(model, optimizer, batch)
-        kept, others = model[1][0], (model[0], model[2])
-        assert kept.weight.dtype is kept.saw is kept.computed is setting.high
-        low = setting.high if setting.level == "O0" else setting.low
-        weights = setting.low if setting.casts_weights else setting.high
-        assert all(other.weight.dtype is weights and other.computed is low for other in others)
-        for _ in range(5):
-            last = train_step(model, optimizer, batch)
-        assert last < first
+def test_the_layers_that_it_names_keep_weights_and_arithmetic(setting, entry, session):
+    model, batch = make_model(setting), make_batch(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    initialize(setting, model, optimizer, keep_fp32=ENTRIES[entry](model), loss_scale=8.0)
+    first = train_step(model, optimizer, batch)
+    kept, others = model[1][0], (model[0], model[2])
+    assert kept.weight.dtype is kept.saw is kept.computed is setting.high
+    low = setting.high if setting.level == "O0" else setting.low
+    weights = setting.low if setting.casts_weights else setting.high
+    assert all(other.weight.dtype is weights and other.computed is low for other in others)
+    for _ in range(5):
+        last = train_step(model, optimizer, batch)
+    assert last < first
 
 
 @settings_at("O2", "O5")
@@ -60,44 +59,40 @@ def test_layers_of_the_command_line_are_added_to_the_script_s(setting, monkeypat
 
 
 @settings_at("O2", "O3", "O5", "O1", "O4")
-def test_a_type_keeps_every_layer_of_it(setting):
-    with session_of(setting):
-        layers = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 3), torch.nn.LayerNorm(3)
-        model = torch.nn.Sequential(*layers).to(setting.high)
-        initialize(setting, model, keep_fp32=[torch.nn.LayerNorm])
-        assert {model[1].weight.dtype, model[3].weight.dtype} == {setting.high}
-        output = model(make_batch(setting)[0])
-        assert torch.isfinite(output.float()).all()
+def test_a_type_keeps_every_layer_of_it(setting, session):
+    layers = torch.nn.Linear(6, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 3), torch.nn.LayerNorm(3)
+    model = torch.nn.Sequential(*layers).to(setting.high)
+    initialize(setting, model, keep_fp32=[torch.nn.LayerNorm])
+    assert {model[1].weight.dtype, model[3].weight.dtype} == {setting.high}
+    output = model(make_batch(setting)[0])
+    assert torch.isfinite(output.float()).all()
 
 
 @each_setting
-def test_a_batch_norm_inside_a_kept_layer_stays_inside(setting):
-    with session_of(setting):
-        block = torch.nn.Sequential(torch.nn.BatchNorm1d(6), Probe(6, 6), torch.nn.BatchNorm1d(6))
-        model = torch.nn.Sequential(Probe(6, 6), block, torch.nn.BatchNorm1d(6), Probe(6, 3)).to(setting.high)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        initialize(setting, model, optimizer, keep_fp32="1", loss_scale=8.0)
-        first = train_step(model, optimizer, make_batch(setting))
-        assert block[1].saw is block[1].computed is setting.high
-        assert train_step(model, optimizer, make_batch(setting)) < first
+def test_a_batch_norm_inside_a_kept_layer_stays_inside(setting, session):
+    block = torch.nn.Sequential(torch.nn.BatchNorm1d(6), Probe(6, 6), torch.nn.BatchNorm1d(6))
+    model = torch.nn.Sequential(Probe(6, 6), block, torch.nn.BatchNorm1d(6), Probe(6, 3)).to(setting.high)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    initialize(setting, model, optimizer, keep_fp32="1", loss_scale=8.0)
+    first = train_step(model, optimizer, make_batch(setting))
+    assert block[1].saw is block[1].computed is setting.high
+    assert train_step(model, optimizer, make_batch(setting)) < first
 
 
 @each_setting
 @pytest.mark.parametrize("outputs", [None, torch.float16])
-def test_outputs_of_a_model_that_is_kept_whole_are_cast_as_asked(setting, outputs):
-    with session_of(setting):
-        model, (x, _) = make_model(setting), make_batch(setting)
-        initialize(setting, model, keep_fp32=model, cast_model_outputs=outputs)
-        assert model(x).dtype is (outputs or setting.high)
+def test_outputs_of_a_model_that_is_kept_whole_are_cast_as_asked(setting, outputs, session):
+    model, (x, _) = make_model(setting), make_batch(setting)
+    initialize(setting, model, keep_fp32=model, cast_model_outputs=outputs)
+    assert model(x).dtype is (outputs or setting.high)
 
 
 @each_setting
-def test_the_whole_model_can_be_kept(setting):
-    with session_of(setting):
-        model, (x, _) = make_model(setting), make_batch(setting)
-        expected = model(x)
-        initialize(setting, model, keep_fp32=model)
-        assert torch.equal(model(x), expected)
+def test_the_whole_model_can_be_kept(setting, session):
+    model, (x, _) = make_model(setting), make_batch(setting)
+    expected = model(x)
+    initialize(setting, model, keep_fp32=model)
+    assert torch.equal(model(x), expected)
 
 
 @pytest.mark.parametrize("entry", ["no.such.layer", torch.nn.LSTM])

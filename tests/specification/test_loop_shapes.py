@@ -44,21 +44,20 @@ def check(setting, optimizer, reference, roundings):
 
 
 @each_setting
-def test_a_graph_that_is_walked_twice_gives_twice_the_gradient(setting):
-    with session_of(setting):
-        model = make_linear(setting)
-        reference = copied(model)
-        (batch,) = micro_batches(setting, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
-        initialize(setting, model, optimizer, loss_scale=SCALE)
-        loss = model(batch).sum()
-        for again in (True, False):
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward(retain_graph=again)
-        optimizer.step()
-        (2 * reference(batch.double()).sum()).backward()
-        torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
-        check(setting, optimizer, reference, roundings=4)
+def test_a_graph_that_is_walked_twice_gives_twice_the_gradient(setting, session):
+    model = make_linear(setting)
+    reference = copied(model)
+    (batch,) = micro_batches(setting, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-4)
+    initialize(setting, model, optimizer, loss_scale=SCALE)
+    loss = model(batch).sum()
+    for again in (True, False):
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward(retain_graph=again)
+    optimizer.step()
+    (2 * reference(batch.double()).sum()).backward()
+    torch.optim.SGD(reference.parameters(), lr=2.0**-4).step()
+    check(setting, optimizer, reference, roundings=4)
 
 
 @each_setting
@@ -113,29 +112,28 @@ class SharpnessAware(torch.optim.SGD):
 
 
 @each_setting
-def test_a_two_step_optimizer_takes_its_second_gradient_at_the_moved_weights(setting):
-    with session_of(setting):
-        model = make_linear(setting)
-        reference = copied(model)
-        (batch,) = micro_batches(setting, 1)
-        optimizer = SharpnessAware(model.parameters(), lr=2.0**-4)
-        plain = SharpnessAware(reference.parameters(), lr=2.0**-4)
-        initialize(setting, model, optimizer, loss_scale=2.0**3)
+def test_a_two_step_optimizer_takes_its_second_gradient_at_the_moved_weights(setting, session):
+    model = make_linear(setting)
+    reference = copied(model)
+    (batch,) = micro_batches(setting, 1)
+    optimizer = SharpnessAware(model.parameters(), lr=2.0**-4)
+    plain = SharpnessAware(reference.parameters(), lr=2.0**-4)
+    initialize(setting, model, optimizer, loss_scale=2.0**3)
 
-        def backward():
-            loss = model(batch).to(setting.high).pow(2).sum()
-            loops.backward(loss, optimizer)
-            return loss
+    def backward():
+        loss = model(batch).to(setting.high).pow(2).sum()
+        loops.backward(loss, optimizer)
+        return loss
 
-        def plain_backward():
-            loss = reference(batch.double()).pow(2).sum()
-            loss.backward()
-            return loss
+    def plain_backward():
+        loss = reference(batch.double()).pow(2).sum()
+        loss.backward()
+        return loss
 
-        backward()
-        mine = optimizer.step(backward)
-        plain_backward()
-        right = plain.step(plain_backward)
-        eps = torch.finfo(setting.high if setting.level == "O0" else setting.low).eps
-        assert abs(float(mine.detach()) - float(right.detach())) <= 64 * eps * abs(float(right.detach()))
-        check(setting, optimizer, reference, roundings=64)
+    backward()
+    mine = optimizer.step(backward)
+    plain_backward()
+    right = plain.step(plain_backward)
+    eps = torch.finfo(setting.high if setting.level == "O0" else setting.low).eps
+    assert abs(float(mine.detach()) - float(right.detach())) <= 64 * eps * abs(float(right.detach()))
+    check(setting, optimizer, reference, roundings=64)

@@ -123,77 +123,72 @@ def check_skips(setting, loss_count, optimizer_count, overflow_at, of_loss):
 
 
 @paired("setting, overflow_at, of_loss", SETTINGS, [None, 0, 2], [0, 1])
-def test_losses_can_share_one_scaler(setting, overflow_at, of_loss):
-    with session_of(setting):
-        lab = Lab(setting, 2, 1)
-        for iteration in range(ITERATIONS):
-            skipped = set()
-            for index in range(2):
-                now = (overflow_at, of_loss) == (iteration, index)
-                lab.backward(index, 0, "gradient" if now else None)
-                skipped.update(lab.optimizers_of(index) if now else [])
-            lab.step(skipped)
-            lab.check()
+def test_losses_can_share_one_scaler(setting, overflow_at, of_loss, session):
+    lab = Lab(setting, 2, 1)
+    for iteration in range(ITERATIONS):
+        skipped = set()
+        for index in range(2):
+            now = (overflow_at, of_loss) == (iteration, index)
+            lab.backward(index, 0, "gradient" if now else None)
+            skipped.update(lab.optimizers_of(index) if now else [])
+        lab.step(skipped)
+        lab.check()
 
 
 @each_setting
-def test_overflows_of_several_losses_in_one_iteration_skip_one_step(setting):
-    with session_of(setting):
-        lab = Lab(setting, 1, 3)
-        for ways in (["gradient", None, "loss"], [None] * 3, ["loss"] * 3, [None] * 3):
-            for index, how in enumerate(ways):
-                lab.backward(index, index, how)
-            lab.step({0} if any(ways) else set())
-            lab.check()
+def test_overflows_of_several_losses_in_one_iteration_skip_one_step(setting, session):
+    lab = Lab(setting, 1, 3)
+    for ways in (["gradient", None, "loss"], [None] * 3, ["loss"] * 3, [None] * 3):
+        for index, how in enumerate(ways):
+            lab.backward(index, index, how)
+        lab.step({0} if any(ways) else set())
+        lab.check()
 
 
 @settings_at("O0", "O1", "O3", "O4")
 @pytest.mark.parametrize("passes", [1, 2])
-def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizers = [torch.optim.SGD([model.a, model.b], lr=0.0), torch.optim.SGD([model.b], lr=0.0)]
-        initialize(setting, model, optimizers, loss_scale="dynamic")
-        reference = ProductReference(setting, model)
-        for _ in range(passes):
-            loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
-            reference.backward(LOSSES[0][0])
-        assert torch.equal(model.a.grad.double(), reference.grads["a"])
-        assert torch.equal(model.b.grad.double(), reference.grads["b"])
+def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes, session):
+    model = Product(1.0).to(setting.high)
+    optimizers = [torch.optim.SGD([model.a, model.b], lr=0.0), torch.optim.SGD([model.b], lr=0.0)]
+    initialize(setting, model, optimizers, loss_scale="dynamic")
+    reference = ProductReference(setting, model)
+    for _ in range(passes):
+        loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
+        reference.backward(LOSSES[0][0])
+    assert torch.equal(model.a.grad.double(), reference.grads["a"])
+    assert torch.equal(model.b.grad.double(), reference.grads["b"])
 
 
 @each_setting_and_stored
-def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizers = [torch.optim.SGD([model.a, model.b], lr=RATE), torch.optim.SGD([model.b], lr=RATE / 2)]
-        before = {name: param.detach().double().clone() for name, param in model.named_parameters()}
-        initialize(setting, model, optimizers)
-        reference = ProductReference(setting, model)
-        loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
-        reference.backward(LOSSES[0][0])
-        for optimizer in optimizers:
-            optimizer.step()
-        moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
-        for name, param in model.named_parameters():
-            assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
+def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting, session):
+    model = Product(1.0).to(setting.high)
+    optimizers = [torch.optim.SGD([model.a, model.b], lr=RATE), torch.optim.SGD([model.b], lr=RATE / 2)]
+    before = {name: param.detach().double().clone() for name, param in model.named_parameters()}
+    initialize(setting, model, optimizers)
+    reference = ProductReference(setting, model)
+    loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
+    reference.backward(LOSSES[0][0])
+    for optimizer in optimizers:
+        optimizer.step()
+    moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
+    for name, param in model.named_parameters():
+        assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
 
 
 @each_setting_and_stored
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of_them(setting, index):
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        torch.nn.init.ones_(model.weight)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
-        initialize(setting, model, optimizers, loss_scale=8.0)
-        for step in range(2):
-            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
-            assert bool((model.weight.grad.to(setting.high) == 1.0).all())
-            model.weight.grad.mul_(0.5)
-            optimizers[index].step()
-            assert bool((model.weight.detach().double() == 1.0 - 0.125 * (step + 1)).all())
-            optimizers[index].zero_grad()
+def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of_them(setting, index, session):
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    torch.nn.init.ones_(model.weight)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
+    initialize(setting, model, optimizers, loss_scale=8.0)
+    for step in range(2):
+        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+        assert bool((model.weight.grad.to(setting.high) == 1.0).all())
+        model.weight.grad.mul_(0.5)
+        optimizers[index].step()
+        assert bool((model.weight.detach().double() == 1.0 - 0.125 * (step + 1)).all())
+        optimizers[index].zero_grad()
 
 
 @each_setting_and_stored
@@ -212,70 +207,68 @@ def test_only_scaled_gradients_of_a_pass_for_another_optimizer_of_the_param_are_
 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
-def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting):
+def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting, session):
     step = torch.finfo(setting.low).eps / 8  # lost where a weight of 1 is rounded
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        torch.nn.init.ones_(model.weight)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=step)]
-        initialize(setting, model, optimizers, loss_scale=8.0)
-        for index in (0, 0, 1, 0, 1, 1, 0):
-            if index == len(optimizers):
-                optimizers.append(torch.optim.SGD(model.parameters(), lr=step / 2))
-            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
-            optimizers[index].step()
-            optimizers[index].zero_grad()
-        assert bool((model.state_dict()["weight"].double() == 1.0 - 5.5 * step).all())
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    torch.nn.init.ones_(model.weight)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=step)]
+    initialize(setting, model, optimizers, loss_scale=8.0)
+    for index in (0, 0, 1, 0, 1, 1, 0):
+        if index == len(optimizers):
+            optimizers.append(torch.optim.SGD(model.parameters(), lr=step / 2))
+        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+        optimizers[index].step()
+        optimizers[index].zero_grad()
+    assert bool((model.state_dict()["weight"].double() == 1.0 - 5.5 * step).all())
 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
-def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_share_them(setting):
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for _ in range(2)]
-        initialize(setting, model, optimizers, loss_scale=8.0)
+def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_share_them(setting, session):
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for _ in range(2)]
+    initialize(setting, model, optimizers, loss_scale=8.0)
+    model.weight.data.fill_(2.0)
+    for optimizer in optimizers:
+        for each in optimizers:
+            each.zero_grad()
+        assert bool((model.weight.detach().float() == 2.0).all())
+        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
+        optimizer.step()
+        assert bool((model.state_dict()["weight"].float() == 1.5).all())
         model.weight.data.fill_(2.0)
-        for optimizer in optimizers:
-            for each in optimizers:
-                each.zero_grad()
-            assert bool((model.weight.detach().float() == 2.0).all())
-            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
-            optimizer.step()
-            assert bool((model.state_dict()["weight"].float() == 1.5).all())
-            model.weight.data.fill_(2.0)
 
 
 @settings_at("O2", "O5", stored=True)
-def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(setting):
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(setting, session):
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    for _ in range(2):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        initialize(setting, model, optimizer, loss_scale=8.0, free_half_grads=True)
+        gc.collect()
         for _ in range(2):
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-            initialize(setting, model, optimizer, loss_scale=8.0, free_half_grads=True)
-            gc.collect()
-            for _ in range(2):
-                loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
-                optimizer.step()
-            assert bool(record_of(optimizer).masters.stored_chunks()) == setting.stored
-            assert all(stored_gradient(pair.master) is None for pair in record_of(optimizer).pairs())
+            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
+            optimizer.step()
+        assert bool(record_of(optimizer).masters.stored_chunks()) == setting.stored
+        assert all(stored_gradient(pair.master) is None for pair in record_of(optimizer).pairs())
 
 
 @settings_at("O2", "O5", stored=True)
 @pytest.mark.parametrize("clears", [None, "model", "optimizers"])
-def test_a_freed_gradient_of_a_shared_param_is_there_for_each_optimizers_step_and_in_no_later_pass(setting, clears):
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        expected = model.weight.detach().clone()
-        optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.5, 0.25)]
-        initialize(setting, model, optimizers, loss_scale=8.0, free_half_grads=True)
-        for number in (1.0, 2.0, 4.0):
-            loops.backward(model(torch.full((1, 4), number, dtype=setting.high)).sum(), optimizers)
-            for optimizer in optimizers:
-                optimizer.step()
-            for each in {None: [], "model": [model], "optimizers": optimizers}[clears]:
-                each.zero_grad()
-            expected = expected - 0.5 * number - 0.25 * number
-            assert torch.equal(model.state_dict()["weight"], expected)
+def test_a_freed_gradient_of_a_shared_param_is_there_for_each_optimizers_step_and_in_no_later_pass(
+    setting, clears, session
+):
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    expected = model.weight.detach().clone()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.5, 0.25)]
+    initialize(setting, model, optimizers, loss_scale=8.0, free_half_grads=True)
+    for number in (1.0, 2.0, 4.0):
+        loops.backward(model(torch.full((1, 4), number, dtype=setting.high)).sum(), optimizers)
+        for optimizer in optimizers:
+            optimizer.step()
+        for each in {None: [], "model": [model], "optimizers": optimizers}[clears]:
+            each.zero_grad()
+        expected = expected - 0.5 * number - 0.25 * number
+        assert torch.equal(model.state_dict()["weight"], expected)
 
 
 class Failing(Observer):

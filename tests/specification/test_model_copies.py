@@ -76,23 +76,22 @@ copies = pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled, saved_and
 
 @each_setting
 @copies
-def test_a_copy_runs_its_own_weights(setting, duplicate):
-    with session_of(setting):
-        model, (x, _) = Named().to(setting.high), make_batch(setting)
-        initialize(setting, model, sgd(model))
-        twin = duplicate(model)
-        assert type(twin) is type(model) and isinstance(twin, Named)
-        assert torch.equal(twin(x), model(x)) and twin(x).dtype is model(x).dtype
-        expected = model(x)
-        with torch.no_grad():
-            for param in twin.parameters():
-                param.zero_()
-        assert not holds_nonzero(twin(x))
-        assert torch.equal(model(x), expected)
-        with torch.no_grad():
-            for param in model.parameters():
-                param.fill_(1.0)
-        assert not holds_nonzero(twin(x))
+def test_a_copy_runs_its_own_weights(setting, duplicate, session):
+    model, (x, _) = Named().to(setting.high), make_batch(setting)
+    initialize(setting, model, sgd(model))
+    twin = duplicate(model)
+    assert type(twin) is type(model) and isinstance(twin, Named)
+    assert torch.equal(twin(x), model(x)) and twin(x).dtype is model(x).dtype
+    expected = model(x)
+    with torch.no_grad():
+        for param in twin.parameters():
+            param.zero_()
+    assert not holds_nonzero(twin(x))
+    assert torch.equal(model(x), expected)
+    with torch.no_grad():
+        for param in model.parameters():
+            param.fill_(1.0)
+    assert not holds_nonzero(twin(x))
 
 
 @each_setting
@@ -131,20 +130,19 @@ def test_a_copy_adds_up_in_float32_on_a_cpu_within_its_session_and_after_it(sett
 
 @each_setting
 @copies
-def test_a_copy_has_a_float32_state_dict_that_loads(setting, duplicate):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, batch)
-        twin = duplicate(model)
-        assert all(not v.is_floating_point() or v.dtype is setting.high for v in twin.state_dict().values())
-        masters = [param.detach().clone() for param in amp.master_params(optimizer)]
-        twin.load_state_dict({name: torch.zeros_like(value) for name, value in twin.state_dict().items()})
-        assert all(torch.equal(a, b.detach()) for a, b in zip(masters, amp.master_params(optimizer)))
-        assert not any(map(holds_nonzero, twin.parameters()))
-        train_step(model, optimizer, batch)
-        assert not any(map(holds_nonzero, twin.parameters()))
+def test_a_copy_has_a_float32_state_dict_that_loads(setting, duplicate, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = sgd(model)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, batch)
+    twin = duplicate(model)
+    assert all(not v.is_floating_point() or v.dtype is setting.high for v in twin.state_dict().values())
+    masters = [param.detach().clone() for param in amp.master_params(optimizer)]
+    twin.load_state_dict({name: torch.zeros_like(value) for name, value in twin.state_dict().items()})
+    assert all(torch.equal(a, b.detach()) for a, b in zip(masters, amp.master_params(optimizer)))
+    assert not any(map(holds_nonzero, twin.parameters()))
+    train_step(model, optimizer, batch)
+    assert not any(map(holds_nonzero, twin.parameters()))
 
 
 @each_setting
@@ -189,53 +187,49 @@ def test_a_model_pickled_in_a_session_works_without_one(setting):
 
 
 @each_setting
-def test_a_replica_runs_its_own_weights(setting):
-    with session_of(setting):
-        model, (x, _) = Named().to(setting.high), make_batch(setting)
-        initialize(setting, model)
-        # What torch.nn.parallel.replicate does to every module, the copying to other devices apart.
-        replica, layer = replicate(model), replicate(model.layer)
-        for name, param in model.layer.named_parameters():
-            layer._parameters.pop(name, None)  # torch 1.5 keeps them there, later ones have moved them out
-            setattr(layer, name, torch.zeros_like(param))
-        replica.layer = layer
-        expected = model(x)
-        assert not holds_nonzero(replica(x)) and replica(x).dtype is expected.dtype
-        assert torch.equal(model(x), expected) and holds_nonzero(expected)
+def test_a_replica_runs_its_own_weights(setting, session):
+    model, (x, _) = Named().to(setting.high), make_batch(setting)
+    initialize(setting, model)
+    # What torch.nn.parallel.replicate does to every module, the copying to other devices apart.
+    replica, layer = replicate(model), replicate(model.layer)
+    for name, param in model.layer.named_parameters():
+        layer._parameters.pop(name, None)  # torch 1.5 keeps them there, later ones have moved them out
+        setattr(layer, name, torch.zeros_like(param))
+    replica.layer = layer
+    expected = model(x)
+    assert not holds_nonzero(replica(x)) and replica(x).dtype is expected.dtype
+    assert torch.equal(model(x), expected) and holds_nonzero(expected)
 
 
 @each_setting
-def test_class_name_signature_and_docstring_are_the_models_own(setting):
-    with session_of(setting):
-        model = Named().to(setting.high)
-        signature = inspect.signature(model.forward)
-        initialize(setting, model)
-        assert isinstance(model, Named) and type(model) is Named and type(model).__name__ == "Named"
-        assert inspect.signature(model.forward) == signature
-        assert list(inspect.signature(model.forward).parameters) == ["inputs", "scale", "labels"]
-        assert model.forward.__name__ == "forward"
+def test_class_name_signature_and_docstring_are_the_models_own(setting, session):
+    model = Named().to(setting.high)
+    signature = inspect.signature(model.forward)
+    initialize(setting, model)
+    assert isinstance(model, Named) and type(model) is Named and type(model).__name__ == "Named"
+    assert inspect.signature(model.forward) == signature
+    assert list(inspect.signature(model.forward).parameters) == ["inputs", "scale", "labels"]
+    assert model.forward.__name__ == "forward"
 
 
 @each_setting
-def test_forward_called_directly_casts_too(setting):
-    with session_of(setting):
-        model, (x, _) = Named().to(setting.high), make_batch(setting)
-        initialize(setting, model)
-        assert torch.equal(model.forward(x), model(x)) and model.forward(x).dtype is model(x).dtype
-        assert torch.equal(model.forward(inputs=x, scale=2.0), model(x, scale=2.0))
+def test_forward_called_directly_casts_too(setting, session):
+    model, (x, _) = Named().to(setting.high), make_batch(setting)
+    initialize(setting, model)
+    assert torch.equal(model.forward(x), model(x)) and model.forward(x).dtype is model(x).dtype
+    assert torch.equal(model.forward(inputs=x, scale=2.0), model(x, scale=2.0))
 
 
 @settings_at("O2", "O5")
-def test_another_instance_of_the_same_class_is_not_touched(setting):
-    with session_of(setting):
-        model, other = Named().to(setting.high), Named().to(setting.high)
-        initialize(setting, model)
-        x = torch.ones(1, 6, dtype=setting.high)
-        assert other(x).dtype is setting.high and other.layer.weight.dtype is setting.high
+def test_another_instance_of_the_same_class_is_not_touched(setting, session):
+    model, other = Named().to(setting.high), Named().to(setting.high)
+    initialize(setting, model)
+    x = torch.ones(1, 6, dtype=setting.high)
+    assert other(x).dtype is setting.high and other.layer.weight.dtype is setting.high
 
 
 @settings_at("O2", "O5")
-def test_a_subclass_that_calls_super_forward_casts_once(setting):
+def test_a_subclass_that_calls_super_forward_casts_once(setting, session):
     seen = []
 
     class Inner(torch.nn.Module):
@@ -254,67 +248,62 @@ def test_a_subclass_that_calls_super_forward_casts_once(setting):
             seen.append(output.dtype)
             return output
 
-    with session_of(setting):
-        inner, outer = Inner().to(setting.high), Outer().to(setting.high)
-        initialize(setting, [inner, outer])
-        assert outer(torch.ones(1, 2, dtype=setting.high)).dtype is setting.high
-        assert seen == [setting.low] * 3
+    inner, outer = Inner().to(setting.high), Outer().to(setting.high)
+    initialize(setting, [inner, outer])
+    assert outer(torch.ones(1, 2, dtype=setting.high)).dtype is setting.high
+    assert seen == [setting.low] * 3
 
 
 @settings_at("O2", "O5")
-def test_a_forward_set_on_the_instance_is_kept_and_cast(setting):
-    with session_of(setting):
-        model = Named().to(setting.high)
-        model.forward = lambda x: model.layer(x) + 1
-        initialize(setting, model)
-        assert model(torch.ones(1, 6, dtype=setting.high)).dtype is setting.high
+def test_a_forward_set_on_the_instance_is_kept_and_cast(setting, session):
+    model = Named().to(setting.high)
+    model.forward = lambda x: model.layer(x) + 1
+    initialize(setting, model)
+    assert model(torch.ones(1, 6, dtype=setting.high)).dtype is setting.high
 
 
 @each_setting
-def test_an_ema_of_the_weights_follows_the_model(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        average = copy.deepcopy(model)
-        train_step(model, optimizer, batch)
-        with torch.no_grad():
-            for slow, fast in zip(average.parameters(), model.parameters()):
-                slow.copy_(fast)
-            for slow, fast in zip(average.buffers(), model.buffers()):
-                slow.copy_(fast)
-        average.eval()
-        model.eval()
-        assert torch.equal(average(batch[0]), model(batch[0]))
+def test_an_ema_of_the_weights_follows_the_model(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = sgd(model)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    average = copy.deepcopy(model)
+    train_step(model, optimizer, batch)
+    with torch.no_grad():
+        for slow, fast in zip(average.parameters(), model.parameters()):
+            slow.copy_(fast)
+        for slow, fast in zip(average.buffers(), model.buffers()):
+            slow.copy_(fast)
+    average.eval()
+    model.eval()
+    assert torch.equal(average(batch[0]), model(batch[0]))
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
 @each_setting_and_stored
-def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, batch)
-        twin, twin_optimizer = copy.deepcopy((model, optimizer))
-        before = [param.detach().clone() for param in model.parameters()]
-        losses = [train_step(twin, twin_optimizer, batch) for _ in range(4)]
-        assert losses[-1] < losses[0]
-        assert all(torch.equal(a, b.detach()) for a, b in zip(before, model.parameters()))
-        assert [train_step(model, optimizer, batch) for _ in range(4)] == losses
+def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, batch)
+    twin, twin_optimizer = copy.deepcopy((model, optimizer))
+    before = [param.detach().clone() for param in model.parameters()]
+    losses = [train_step(twin, twin_optimizer, batch) for _ in range(4)]
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(a, b.detach()) for a, b in zip(before, model.parameters()))
+    assert [train_step(model, optimizer, batch) for _ in range(4)] == losses
 
 
 @each_setting
-def test_an_optimizer_pickles(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, batch)
-        twin = pickle.loads(pickle.dumps(optimizer))
-        assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
+def test_an_optimizer_pickles(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = sgd(model)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, batch)
+    twin = pickle.loads(pickle.dumps(optimizer))
+    assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
 
 
 class OwnOptimizer:
@@ -331,13 +320,12 @@ class OwnOptimizer:
 
 
 @each_setting
-def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = OwnOptimizer(model.parameters())
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        twin = copy.deepcopy(optimizer)
-        assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
+def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting, session):
+    model = make_network(setting)
+    optimizer = OwnOptimizer(model.parameters())
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    twin = copy.deepcopy(optimizer)
+    assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
 
 
 # -- a model and its optimizer, pickled together -----------------------------------------------------------------------
@@ -346,24 +334,23 @@ def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting):
 @each_setting_and_stored
 @pytest.mark.parametrize("duplicate", [pickled, saved_and_loaded])
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        for _ in range(steps_before):
-            train_step(model, optimizer, batch)
-        try:
-            twin, twin_optimizer = duplicate((model, optimizer))
-        except RuntimeError as error:  # an error of ours, before anything is half done
-            assert "pickle" in str(error) and "state_dict" in str(error)
-        else:
-            before = [param.detach().clone() for param in twin.parameters()]
-            losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
-            assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
-            assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
-            assert all(map(torch.equal, twin.parameters(), model.parameters()))
-            assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
+def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    for _ in range(steps_before):
+        train_step(model, optimizer, batch)
+    try:
+        twin, twin_optimizer = duplicate((model, optimizer))
+    except RuntimeError as error:  # an error of ours, before anything is half done
+        assert "pickle" in str(error) and "state_dict" in str(error)
+    else:
+        before = [param.detach().clone() for param in twin.parameters()]
+        losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
+        assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
+        assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
+        assert all(map(torch.equal, twin.parameters(), model.parameters()))
+        assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
 
 
 @each_setting

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers.networks import initialize, session_of, settings_at
+from helpers.networks import initialize, settings_at
 from torch.nn import functional
 
 from ampcompat.opt_levels import STAND_IN
@@ -44,35 +44,32 @@ def scores():
 
 @settings_at("O1", "O2", "O3", "O4", "O5")
 @pytest.mark.parametrize("number", [-1e9, -1e10, LOWEST])
-def test_masked_scores_get_no_weight_in_a_softmax(setting, number, scores):
-    with session_of(setting):
-        initialize(setting, torch.nn.Linear(2, 2))
-        masked = scores(setting).masked_fill(MASK, number)
-        assert masked.dtype is setting.low
-        assert torch.softmax(masked, -1).tolist() == [0.0, 1.0, 0.0]
+def test_masked_scores_get_no_weight_in_a_softmax(setting, number, scores, session):
+    initialize(setting, torch.nn.Linear(2, 2))
+    masked = scores(setting).masked_fill(MASK, number)
+    assert masked.dtype is setting.low
+    assert torch.softmax(masked, -1).tolist() == [0.0, 1.0, 0.0]
 
 
 @settings_at("O1", "O2", "O3", "O4", "O5")
 @pytest.mark.parametrize("name", WRITES)
-def test_numbers_out_of_range_become_the_lowest_finite_one_and_others_stay(setting, name, scores):
-    with session_of(setting):
-        initialize(setting, torch.nn.Linear(2, 2))
-        found = WRITES[name](scores(setting), LOWEST)
-        assert found.dtype is setting.low and found[-1].item() == LOWEST_HALF[setting.low]
-        for number in (-math.inf, -3.5, 7):
-            assert WRITES[name](scores(setting), number)[-1].item() == number
+def test_numbers_out_of_range_become_the_lowest_finite_one_and_others_stay(setting, name, scores, session):
+    initialize(setting, torch.nn.Linear(2, 2))
+    found = WRITES[name](scores(setting), LOWEST)
+    assert found.dtype is setting.low and found[-1].item() == LOWEST_HALF[setting.low]
+    for number in (-math.inf, -3.5, 7):
+        assert WRITES[name](scores(setting), number)[-1].item() == number
 
 
 @settings_at("O1", "O2", "O3", "O4", "O5")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is")
-def test_torchscript_compiles_torchs_own_functions(setting, scores):
+def test_torchscript_compiles_torchs_own_functions(setting, scores, session):
     def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return torch.clamp(x, -2.0, 2.0).masked_fill(mask, 0.5)
 
     def scattered(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return torch.scatter(x, 0, index, 0.5)  # a function with two wrappers: of a number and of a source
 
-    with session_of(setting):
-        initialize(setting, torch.nn.Linear(2, 2))
-        assert torch.jit.script(masked)(torch.full((3,), 5.0), MASK).tolist() == [0.5, 2.0, 0.5]
-        assert torch.jit.script(scattered)(torch.zeros(3), torch.tensor([1])).tolist() == [0.0, 0.5, 0.0]
+    initialize(setting, torch.nn.Linear(2, 2))
+    assert torch.jit.script(masked)(torch.full((3,), 5.0), MASK).tolist() == [0.5, 2.0, 0.5]
+    assert torch.jit.script(scattered)(torch.zeros(3), torch.tensor([1])).tolist() == [0.0, 0.5, 0.0]

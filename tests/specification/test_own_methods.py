@@ -152,34 +152,32 @@ def test_an_optimizer_that_steps_in_two_calls_trains_as_without_amp(setting):
 
 
 @settings_at("O1", "O2")
-def test_both_calls_are_skipped_if_the_gradients_of_the_first_overflow(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, TwoSteps, loss_scale="dynamic", init_scale=8.0)
-        before = [param.detach().clone() for param in model.parameters()]
-        backward(setting, model, optimizer, factor=float("inf"))
-        optimizer.first_step()
-        optimizer.zero_grad()
+def test_both_calls_are_skipped_if_the_gradients_of_the_first_overflow(setting, session):
+    model, optimizer = begin(setting, TwoSteps, loss_scale="dynamic", init_scale=8.0)
+    before = [param.detach().clone() for param in model.parameters()]
+    backward(setting, model, optimizer, factor=float("inf"))
+    optimizer.first_step()
+    optimizer.zero_grad()
+    backward(setting, model, optimizer)
+    optimizer.second_step()
+    assert optimizer.calls == []
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters()))
+    optimizer.zero_grad()
+    for name in ("first_step", "second_step"):
         backward(setting, model, optimizer)
-        optimizer.second_step()
-        assert optimizer.calls == []
-        assert all(torch.equal(old, new) for old, new in zip(before, model.parameters()))
-        optimizer.zero_grad()
-        for name in ("first_step", "second_step"):
-            backward(setting, model, optimizer)
-            getattr(optimizer, name)()
-        assert optimizer.calls == ["first", "second"]
-        assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters()))
+        getattr(optimizer, name)()
+    assert optimizer.calls == ["first", "second"]
+    assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters()))
 
 
 @settings_at("O1", "O2")
-def test_an_overflow_between_the_two_calls_raises(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, TwoSteps, loss_scale="dynamic", init_scale=8.0)
-        backward(setting, model, optimizer)
-        optimizer.first_step()
-        backward(setting, model, optimizer, factor=float("inf"))
-        with pytest.raises(GradientOverflowError, match="between first_step and second_step of TwoSteps"):
-            optimizer.second_step()
+def test_an_overflow_between_the_two_calls_raises(setting, session):
+    model, optimizer = begin(setting, TwoSteps, loss_scale="dynamic", init_scale=8.0)
+    backward(setting, model, optimizer)
+    optimizer.first_step()
+    backward(setting, model, optimizer, factor=float("inf"))
+    with pytest.raises(GradientOverflowError, match="between first_step and second_step of TwoSteps"):
+        optimizer.second_step()
 
 
 @each_setting
@@ -236,18 +234,17 @@ def test_a_wrapper_around_an_optimizer_trains_as_without_amp(setting, when, give
 
 
 @settings_at("O2", "O5", stored=True)
-def test_half_params_that_a_script_reads_after_the_step_of_a_wrapper_are_the_masters_rounded(setting):
+def test_half_params_that_a_script_reads_after_the_step_of_a_wrapper_are_the_masters_rounded(setting, session):
     skip_unless_step_hooks_run()
-    with session_of(setting):
-        model, inner = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
-        wrapper = Lookahead(inner)
-        for _ in range(2):
-            wrapper.zero_grad()
-            backward(setting, model, inner)
-            wrapper.step()
-            read = [param.detach().clone() for param in model.parameters()]
-            for half, master in zip(read, amp.master_params(inner)):
-                assert torch.equal(half, master.detach().to(half.dtype))
+    model, inner = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+    wrapper = Lookahead(inner)
+    for _ in range(2):
+        wrapper.zero_grad()
+        backward(setting, model, inner)
+        wrapper.step()
+        read = [param.detach().clone() for param in model.parameters()]
+        for half, master in zip(read, amp.master_params(inner)):
+            assert torch.equal(half, master.detach().to(half.dtype))
 
 
 # -- param_groups ------------------------------------------------------------------------------------------------------
@@ -292,67 +289,63 @@ def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, momen
 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
-def test_params_that_a_script_adds_to_the_list_of_a_group_which_it_keeps_train(setting):
-    with session_of(setting):
-        model = network(setting.high)
-        optimizer = torch.optim.SGD(model[0].parameters(), lr=RATE)
-        kept = optimizer.param_groups[0]["params"]
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        for layer in list(model)[1:]:
-            before = [param.detach().clone() for param in layer.parameters()]
-            backward(setting, model, optimizer)
-            kept += layer.parameters()
-            optimizer.zero_grad()
-            backward(setting, model, optimizer)
-            optimizer.step()
-            assert not any(map(torch.equal, before, layer.parameters()))
-        assert kept is optimizer.param_groups[0]["params"]
+def test_params_that_a_script_adds_to_the_list_of_a_group_which_it_keeps_train(setting, session):
+    model = network(setting.high)
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=RATE)
+    kept = optimizer.param_groups[0]["params"]
+    initialize(setting, model, optimizer, loss_scale=128.0)
+    for layer in list(model)[1:]:
+        before = [param.detach().clone() for param in layer.parameters()]
+        backward(setting, model, optimizer)
+        kept += layer.parameters()
+        optimizer.zero_grad()
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert not any(map(torch.equal, before, layer.parameters()))
+    assert kept is optimizer.param_groups[0]["params"]
 
 
 @paired("setting, begins_frozen, by_groups", SETTINGS, [False, True], [False, True])
 def test_params_that_a_script_freezes_and_unfreezes_through_the_groups_or_the_model_train_while_not_frozen(
-    setting, begins_frozen, by_groups
+    setting, begins_frozen, by_groups, session
 ):
-    with session_of(setting):
-        model = network(setting.high)
-        layers = [model[0], model[2]]
-        model[0].requires_grad_(not begins_frozen)
-        optimizer = torch.optim.SGD([{"params": list(layer.parameters())} for layer in layers], lr=RATE)
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        is_frozen = begins_frozen
-        for is_of_group in (by_groups, not by_groups, by_groups):
-            for param in optimizer.param_groups[0]["params"] if is_of_group else model[0].parameters():
-                param.requires_grad_(is_frozen)
-            is_frozen = not is_frozen
-            before = [param.detach().clone() for param in model[0].parameters()]
-            optimizer.zero_grad()
-            backward(setting, model, optimizer)
-            optimizer.step()
-            assert all(map(torch.equal, before, model[0].parameters())) == is_frozen
-            assert all(param.requires_grad != is_frozen for param in model[0].parameters())
+    model = network(setting.high)
+    layers = [model[0], model[2]]
+    model[0].requires_grad_(not begins_frozen)
+    optimizer = torch.optim.SGD([{"params": list(layer.parameters())} for layer in layers], lr=RATE)
+    initialize(setting, model, optimizer, loss_scale=128.0)
+    is_frozen = begins_frozen
+    for is_of_group in (by_groups, not by_groups, by_groups):
+        for param in optimizer.param_groups[0]["params"] if is_of_group else model[0].parameters():
+            param.requires_grad_(is_frozen)
+        is_frozen = not is_frozen
+        before = [param.detach().clone() for param in model[0].parameters()]
+        optimizer.zero_grad()
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert all(map(torch.equal, before, model[0].parameters())) == is_frozen
+        assert all(param.requires_grad != is_frozen for param in model[0].parameters())
 
 
 @with_masters
-def test_a_param_that_was_frozen_in_the_model_and_in_the_groups_is_unfrozen_by_either(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
-        model.requires_grad_(False)
-        for param in amp.master_params(optimizer):
-            param.requires_grad_(False)
-        loss_of(model, setting.high)
-        model.requires_grad_(True)
-        loss_of(model, setting.high)
-        assert all(param.requires_grad for param in amp.master_params(optimizer))
+def test_a_param_that_was_frozen_in_the_model_and_in_the_groups_is_unfrozen_by_either(setting, session):
+    model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+    model.requires_grad_(False)
+    for param in amp.master_params(optimizer):
+        param.requires_grad_(False)
+    loss_of(model, setting.high)
+    model.requires_grad_(True)
+    loss_of(model, setting.high)
+    assert all(param.requires_grad for param in amp.master_params(optimizer))
 
 
 @with_masters
-def test_a_param_that_was_frozen_before_it_was_copied_with_its_optimizer_stays_frozen(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
-        model[0].requires_grad_(False)
-        model, optimizer = copy.deepcopy((model, optimizer))
-        loss_of(model, setting.high)
-        assert not any(param.requires_grad for param in model[0].parameters())
+def test_a_param_that_was_frozen_before_it_was_copied_with_its_optimizer_stays_frozen(setting, session):
+    model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE))
+    model[0].requires_grad_(False)
+    model, optimizer = copy.deepcopy((model, optimizer))
+    loss_of(model, setting.high)
+    assert not any(param.requires_grad for param in model[0].parameters())
 
 
 # -- hooks and compilers -----------------------------------------------------------------------------------------------
@@ -360,32 +353,31 @@ def test_a_param_that_was_frozen_before_it_was_copied_with_its_optimizer_stays_f
 
 @each_setting
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_hooks_after_a_step_see_the_weights_of_after_it(setting, when):
+def test_hooks_after_a_step_see_the_weights_of_after_it(setting, when, session):
     skip_unless_step_hooks_run()
     seen = []
 
     def register(model, optimizer):
         optimizer.register_step_post_hook(lambda *args: seen.append(model[0].weight.detach().clone()))
 
-    with session_of(setting):
-        model = network(setting.high)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        if when == "before":
-            register(model, optimizer)
-        initialize(setting, model, optimizer, loss_scale=128.0)
-        if when == "after":
-            register(model, optimizer)
-        for step in range(2):
-            optimizer.zero_grad()
-            backward(setting, model, optimizer)
-            optimizer.step()
-            assert len(seen) == step + 1 and torch.equal(seen[-1], model[0].weight.detach())
+    model = network(setting.high)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    if when == "before":
+        register(model, optimizer)
+    initialize(setting, model, optimizer, loss_scale=128.0)
+    if when == "after":
+        register(model, optimizer)
+    for step in range(2):
+        optimizer.zero_grad()
+        backward(setting, model, optimizer)
+        optimizer.step()
+        assert len(seen) == step + 1 and torch.equal(seen[-1], model[0].weight.detach())
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="this torch does not compile")
 @settings_at("O0", "O1", "O2", "O5")
 @pytest.mark.parametrize("options", [{"loss_scale": 8.0}, {"loss_scale": "dynamic"}], ids=str)
-def test_a_compiled_step_is_the_step(setting, options, compiler_forgets):
+def test_a_compiled_step_is_the_step(setting, options, compiler_forgets, session):
     def run(compiles):
         model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE), **options)
         step = torch.compile(optimizer.step, backend="eager") if compiles else optimizer.step
@@ -395,5 +387,4 @@ def test_a_compiled_step_is_the_step(setting, options, compiler_forgets):
             step()
         return [param.detach().clone() for param in model.parameters()]
 
-    with session_of(setting):
-        assert all(map(torch.equal, run(False), run(True)))
+    assert all(map(torch.equal, run(False), run(True)))

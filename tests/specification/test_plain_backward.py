@@ -59,25 +59,23 @@ class Lab:
 
 
 @each_setting_and_stored
-def test_a_plain_backward_trains_at_every_level(setting):
-    with session_of(setting):
-        lab = Lab(setting)
-        for passes in (1, 2, 1):
-            for _ in range(passes):
-                lab.plain()
-            lab.step()
+def test_a_plain_backward_trains_at_every_level(setting, session):
+    lab = Lab(setting)
+    for passes in (1, 2, 1):
+        for _ in range(passes):
+            lab.plain()
+        lab.step()
 
 
 @each_setting_and_stored
 @pytest.mark.parametrize("order", ["plain first", "scaled first"])
-def test_plain_and_scaled_losses_add_up_in_one_step(setting, order):
-    with session_of(setting):
-        lab = Lab(setting)
-        for _ in range(3):
-            passes = [lambda: lab.plain(2.0**-5), lab.scaled]
-            for each in passes if order == "plain first" else reversed(passes):
-                each()
-            lab.step()
+def test_plain_and_scaled_losses_add_up_in_one_step(setting, order, session):
+    lab = Lab(setting)
+    for _ in range(3):
+        passes = [lambda: lab.plain(2.0**-5), lab.scaled]
+        for each in passes if order == "plain first" else reversed(passes):
+            each()
+        lab.step()
 
 
 @with_masters
@@ -109,78 +107,73 @@ def test_it_is_not_said_where_losses_are_not_scaled_nor_at_verbosity_0(setting, 
 
 
 @each_setting_and_stored
-def test_a_plain_backward_in_a_closure_is_stepped_on(setting):
-    with session_of(setting):
-        lab = Lab(setting)
+def test_a_plain_backward_in_a_closure_is_stepped_on(setting, session):
+    lab = Lab(setting)
 
-        def closure():
-            lab.optimizer.zero_grad()
-            lab.reference.zero_grad()
-            lab.plain()
+    def closure():
+        lab.optimizer.zero_grad()
+        lab.reference.zero_grad()
+        lab.plain()
 
-        for _ in range(2):
-            lab.optimizer.step(closure)
-            lab.reference.step()
-            lab.check()
-
-
-@each_setting_and_stored
-@pytest.mark.parametrize("clears", [False, True])
-def test_a_plain_backward_reaches_every_optimizer_of_a_param(setting, clears):
-    with session_of(setting):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        before = model.weight.detach().clone()
-        optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-3) for _ in range(2)]
-        initialize(setting, model, optimizers, loss_scale=1.0)
-        model(torch.ones(1, 4, dtype=setting.high)).sum().backward()
-        optimizers[0].step()
-        if clears:
-            optimizers[0].zero_grad()
-        optimizers[1].step()
-        moved = before.double() - model.weight.detach().double()
-        assert float((moved - (1 if clears else 2) * 2.0**-3).abs().max()) <= 2 * torch.finfo(setting.low).eps
-
-
-@with_masters
-def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting):
-    with session_of(setting):
-        lab = Lab(setting, loss_scale="dynamic")
-        for overflows in (True, False):
-            loss = lab.loss() * (float("inf") if overflows else 1.0)
-            loops.backward(loss, lab.optimizer)
-            lab.loss().backward()
-            lab.optimizer.step()
-            assert amp.step_was_skipped(lab.optimizer) == overflows
-            if overflows:
-                lab.check()
-                lab.optimizer.zero_grad()
-        lab.reference.backward(FACTOR)
-        lab.reference.backward(FACTOR)
+    for _ in range(2):
+        lab.optimizer.step(closure)
         lab.reference.step()
         lab.check()
 
 
+@each_setting_and_stored
+@pytest.mark.parametrize("clears", [False, True])
+def test_a_plain_backward_reaches_every_optimizer_of_a_param(setting, clears, session):
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    before = model.weight.detach().clone()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=2.0**-3) for _ in range(2)]
+    initialize(setting, model, optimizers, loss_scale=1.0)
+    model(torch.ones(1, 4, dtype=setting.high)).sum().backward()
+    optimizers[0].step()
+    if clears:
+        optimizers[0].zero_grad()
+    optimizers[1].step()
+    moved = before.double() - model.weight.detach().double()
+    assert float((moved - (1 if clears else 2) * 2.0**-3).abs().max()) <= 2 * torch.finfo(setting.low).eps
+
+
 @with_masters
-def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting):
-    with session_of(setting):
-        lab = Lab(setting)
-        lab.scaled(delay_unscale=True)
-        lab.plain()
-        with pytest.raises(RuntimeError, match="delay_unscale"):
+def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting, session):
+    lab = Lab(setting, loss_scale="dynamic")
+    for overflows in (True, False):
+        loss = lab.loss() * (float("inf") if overflows else 1.0)
+        loops.backward(loss, lab.optimizer)
+        lab.loss().backward()
+        lab.optimizer.step()
+        assert amp.step_was_skipped(lab.optimizer) == overflows
+        if overflows:
+            lab.check()
+            lab.optimizer.zero_grad()
+    lab.reference.backward(FACTOR)
+    lab.reference.backward(FACTOR)
+    lab.reference.step()
+    lab.check()
+
+
+@with_masters
+def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting, session):
+    lab = Lab(setting)
+    lab.scaled(delay_unscale=True)
+    lab.plain()
+    with pytest.raises(RuntimeError, match="delay_unscale"):
+        lab.optimizer.step()
+
+
+@with_masters
+def test_a_step_inside_of_the_block_is_an_error_that_changes_nothing(setting, session):
+    lab = Lab(setting)
+    with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+        scaled_loss.backward()
+        list(amp.master_params(lab.optimizer))  # reading moves nothing that is scaled
+        with pytest.raises(RuntimeError, match="after the block"):
             lab.optimizer.step()
-
-
-@with_masters
-def test_a_step_inside_of_the_block_is_an_error_that_changes_nothing(setting):
-    with session_of(setting):
-        lab = Lab(setting)
-        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
-            scaled_loss.backward()
-            list(amp.master_params(lab.optimizer))  # reading moves nothing that is scaled
-            with pytest.raises(RuntimeError, match="after the block"):
-                lab.optimizer.step()
-        lab.reference.backward(FACTOR)
-        lab.step()
+    lab.reference.backward(FACTOR)
+    lab.step()
 
 
 # -- other optimizers' passes ------------------------------------------------------------------------------------------
@@ -255,35 +248,33 @@ def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_steppe
 
 @with_masters
 @pytest.mark.parametrize("stops", ["before backward", "by an error"])
-def test_a_pass_that_left_nothing_is_no_reason_to_doubt_plain_gradients(setting, stops):
-    with session_of(setting):
-        pair = Pair(setting)
-        for _ in range(3):
-            pair.zero_grad()
-            try:
-                with amp.scale_loss(pair.loss(0, 1), pair.optimizers[0]):
-                    if stops == "by an error":
-                        raise ZeroDivisionError
-            except ZeroDivisionError:
-                pass
-            pair.plain(1)
-            pair.step(1)
+def test_a_pass_that_left_nothing_is_no_reason_to_doubt_plain_gradients(setting, stops, session):
+    pair = Pair(setting)
+    for _ in range(3):
+        pair.zero_grad()
+        try:
+            with amp.scale_loss(pair.loss(0, 1), pair.optimizers[0]):
+                if stops == "by an error":
+                    raise ZeroDivisionError
+        except ZeroDivisionError:
+            pass
+        pair.plain(1)
+        pair.step(1)
 
 
 @with_masters
 @needs_lasting_gradients
-def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting):
-    with session_of(setting):
-        pair = Pair(setting)
-        for _ in range(3):  # a generator's pass leaves gradients in the discriminator, whose optimizer clears none
-            pair.scaled(0, 1)
-            pair.step(0)
-            pair.zero_grad(0)
-            for param in pair.models[1].parameters():
-                param.grad = None
-            pair.plain(1)
-            pair.step(1)
-            pair.references[1].zero_grad()
+def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting, session):
+    pair = Pair(setting)
+    for _ in range(3):  # a generator's pass leaves gradients in the discriminator, whose optimizer clears none
+        pair.scaled(0, 1)
+        pair.step(0)
+        pair.zero_grad(0)
+        for param in pair.models[1].parameters():
+            param.grad = None
+        pair.plain(1)
+        pair.step(1)
+        pair.references[1].zero_grad()
 
 
 @settings_at("O0", "O1", "O4")

@@ -121,92 +121,85 @@ def test_it_trains_as_a_model_that_had_the_head_from_the_beginning(setting):
 
 
 @cast_weights
-def test_a_param_that_was_replaced_in_a_known_layer_joins(setting):
-    with session_of(setting):
-        model, _ = begin(setting)
-        model[3].weight = torch.nn.Parameter(torch.randn(3, 8, dtype=setting.high))
-        optimizer = sgd(model.parameters())
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        assert model[3].weight.dtype is setting.low
-        losses = [train_step(model, optimizer, make_batch(setting)) for _ in range(10)]
-        assert losses[-1] < losses[0]
+def test_a_param_that_was_replaced_in_a_known_layer_joins(setting, session):
+    model, _ = begin(setting)
+    model[3].weight = torch.nn.Parameter(torch.randn(3, 8, dtype=setting.high))
+    optimizer = sgd(model.parameters())
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    assert model[3].weight.dtype is setting.low
+    losses = [train_step(model, optimizer, make_batch(setting)) for _ in range(10)]
+    assert losses[-1] < losses[0]
 
 
 @cast_weights
-def test_keep_fp32_holds_for_the_new_head_and_still_for_the_old_layers(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        keep = {"keep_fp32": [torch.nn.Linear]}
-        initialize(setting, model, loss_scale=8.0, **keep)
-        model[3] = new_head(setting)
-        optimizer = sgd(model.parameters())
-        initialize(setting, model, optimizer, loss_scale=8.0, **keep)
-        assert model[3][0].weight.dtype is setting.high and model[0].weight.dtype is setting.high
-        losses = [train_step(model, optimizer, make_batch(setting)) for _ in range(10)]
-        assert losses[-1] < losses[0]
+def test_keep_fp32_holds_for_the_new_head_and_still_for_the_old_layers(setting, session):
+    model = make_network(setting)
+    keep = {"keep_fp32": [torch.nn.Linear]}
+    initialize(setting, model, loss_scale=8.0, **keep)
+    model[3] = new_head(setting)
+    optimizer = sgd(model.parameters())
+    initialize(setting, model, optimizer, loss_scale=8.0, **keep)
+    assert model[3][0].weight.dtype is setting.high and model[0].weight.dtype is setting.high
+    losses = [train_step(model, optimizer, make_batch(setting)) for _ in range(10)]
+    assert losses[-1] < losses[0]
 
 
 @cast_weights
-def test_an_unchanged_model_again_without_the_keywords_changes_nothing(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        optimizer = sgd(model.parameters())
-        initialize(setting, model, optimizer, loss_scale=8.0, keep_fp32=["3"])
-        model[0].float()
-        dtypes = [param.dtype for param in model.parameters()]
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        assert [param.dtype for param in model.parameters()] == dtypes
+def test_an_unchanged_model_again_without_the_keywords_changes_nothing(setting, session):
+    model = make_network(setting)
+    optimizer = sgd(model.parameters())
+    initialize(setting, model, optimizer, loss_scale=8.0, keep_fp32=["3"])
+    model[0].float()
+    dtypes = [param.dtype for param in model.parameters()]
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    assert [param.dtype for param in model.parameters()] == dtypes
 
 
 @cast_weights
-def test_the_scale_goes_on_for_an_optimizer_that_goes_on(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        model[3] = new_head(setting)
-        optimizer.add_param_group({"params": model[3].parameters()})
-        before = amp.state_dict()
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        assert amp.state_dict() == before and before["loss_scaler0"]["unskipped"] == 1
+def test_the_scale_goes_on_for_an_optimizer_that_goes_on(setting, session):
+    model, optimizer = begin(setting)
+    model[3] = new_head(setting)
+    optimizer.add_param_group({"params": model[3].parameters()})
+    before = amp.state_dict()
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    assert amp.state_dict() == before and before["loss_scaler0"]["unskipped"] == 1
 
 
 @settings_at("O2", "O3", "O5")
-def test_an_initialize_that_fails_leaves_the_new_head_as_it_was(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        model[3] = new_head(setting)
-        optimizer.add_param_group({"params": model[3].parameters()})
-        train = sgd(make_network(setting).parameters())
-        del train.param_groups[0]["params"]
-        dtypes = [param.dtype for param in model.parameters()]
-        held = [param for group in optimizer.param_groups for param in group["params"]]
-        with pytest.raises(KeyError):
-            initialize(setting, model, [optimizer, train], loss_scale=8.0)
-        assert [param.dtype for param in model.parameters()] == dtypes
-        now = [param for group in optimizer.param_groups for param in group["params"]]
-        assert len(now) == len(held) and all(map(lambda a, b: a is b, now, held))
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, make_batch(setting))
+def test_an_initialize_that_fails_leaves_the_new_head_as_it_was(setting, session):
+    model, optimizer = begin(setting)
+    model[3] = new_head(setting)
+    optimizer.add_param_group({"params": model[3].parameters()})
+    train = sgd(make_network(setting).parameters())
+    del train.param_groups[0]["params"]
+    dtypes = [param.dtype for param in model.parameters()]
+    held = [param for group in optimizer.param_groups for param in group["params"]]
+    with pytest.raises(KeyError):
+        initialize(setting, model, [optimizer, train], loss_scale=8.0)
+    assert [param.dtype for param in model.parameters()] == dtypes
+    now = [param for group in optimizer.param_groups for param in group["params"]]
+    assert len(now) == len(held) and all(map(lambda a, b: a is b, now, held))
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, make_batch(setting))
 
 
 @each_setting
-def test_an_optimizer_with_params_that_no_model_has_may_come_again(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        center = torch.nn.Parameter(torch.zeros(3, dtype=setting.high))  # of a loss, say
-        optimizer = sgd(list(model.parameters()) + [center])
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        train_step(model, optimizer, make_batch(setting))
+def test_an_optimizer_with_params_that_no_model_has_may_come_again(setting, session):
+    model = make_network(setting)
+    center = torch.nn.Parameter(torch.zeros(3, dtype=setting.high))  # of a loss, say
+    optimizer = sgd(list(model.parameters()) + [center])
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    train_step(model, optimizer, make_batch(setting))
 
 
 @cast_weights
-def test_params_of_a_parametrization_that_was_added_later_are_saved_in_float32(setting):
+def test_params_of_a_parametrization_that_was_added_later_are_saved_in_float32(setting, session):
     if not hasattr(torch.nn.utils, "parametrize"):
         pytest.skip("this torch has no parametrizations")
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        expected = model.state_dict()["3.weight"].clone()
-        torch.nn.utils.parametrize.register_parametrization(model[3], "weight", torch.nn.Identity())
-        state = model.state_dict()
-        assert all([value.dtype is setting.high for value in state.values() if value.is_floating_point()])
-        assert torch.equal(state["3.parametrizations.weight.original"], expected), "with the bits of the master"
+    model, optimizer = begin(setting)
+    expected = model.state_dict()["3.weight"].clone()
+    torch.nn.utils.parametrize.register_parametrization(model[3], "weight", torch.nn.Identity())
+    state = model.state_dict()
+    assert all([value.dtype is setting.high for value in state.values() if value.is_floating_point()])
+    assert torch.equal(state["3.parametrizations.weight.original"], expected), "with the bits of the master"

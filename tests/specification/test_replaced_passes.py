@@ -61,42 +61,39 @@ def test_a_replaced_post_amp_backward_unscales(setting, overflow_at):
 
 
 @settings_at("O0", "O1", "O3")
-def test_a_replaced_post_amp_backward_is_called_without_masters_too(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        original, scalers = optimizer._post_amp_backward, []
+def test_a_replaced_post_amp_backward_is_called_without_masters_too(setting, session):
+    model, optimizer = begin(setting)
+    original, scalers = optimizer._post_amp_backward, []
 
-        def post_backward(self, scaler):
-            scalers.append(scaler)
-            original(scaler)
+    def post_backward(self, scaler):
+        scalers.append(scaler)
+        original(scaler)
 
-        optimizer._post_amp_backward = types.MethodType(post_backward, optimizer)
-        train(setting, model, optimizer)
-        assert scalers == [amp._amp_state.loss_scalers[0]] * 8
-
-
-@settings_at("O1", "O2", "O5")
-def test_an_overflow_that_a_replaced_post_amp_backward_writes_into_the_buffer_skips_the_step(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        amp._amp_state.loss_scalers[0]._loss_scale = 64.0
-        before = [param.detach().clone() for param in amp.master_params(optimizer)]
-        optimizer._post_amp_backward = lambda scaler: scaler._overflow_buf.fill_(1)
-        loops.step(model(make_batch(setting)[0]).sum(), optimizer)
-        assert all(map(torch.equal, before, amp.master_params(optimizer)))
-        assert amp._amp_state.loss_scalers[0].loss_scale() == 32.0
+    optimizer._post_amp_backward = types.MethodType(post_backward, optimizer)
+    train(setting, model, optimizer)
+    assert scalers == [amp._amp_state.loss_scalers[0]] * 8
 
 
 @settings_at("O1", "O2", "O5")
-def test_with_prepare_amp_backward_replaced_earlier_gradients_count_as_scaled(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        x, amp._amp_state.loss_scalers[0]._loss_scale = make_batch(setting)[0], 64.0
-        loops.backward(model(x).mean() + model(x).mean(), optimizer)
-        expected = [param.grad.clone() for param in amp.master_params(optimizer)]
-        optimizer.zero_grad()
-        optimizer._prepare_amp_backward = types.MethodType(lambda self: None, optimizer)
-        (model(x).mean().to(setting.high) * 64.0).backward()  # within the forward of a client that splits its loss
-        loops.backward(model(x).mean(), optimizer)
-        found = [param.grad for param in amp.master_params(optimizer)]
-        assert all(torch.allclose(a, b, rtol=0.02, atol=1e-3) for a, b in zip(expected, found))
+def test_an_overflow_that_a_replaced_post_amp_backward_writes_into_the_buffer_skips_the_step(setting, session):
+    model, optimizer = begin(setting)
+    amp._amp_state.loss_scalers[0]._loss_scale = 64.0
+    before = [param.detach().clone() for param in amp.master_params(optimizer)]
+    optimizer._post_amp_backward = lambda scaler: scaler._overflow_buf.fill_(1)
+    loops.step(model(make_batch(setting)[0]).sum(), optimizer)
+    assert all(map(torch.equal, before, amp.master_params(optimizer)))
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 32.0
+
+
+@settings_at("O1", "O2", "O5")
+def test_with_prepare_amp_backward_replaced_earlier_gradients_count_as_scaled(setting, session):
+    model, optimizer = begin(setting)
+    x, amp._amp_state.loss_scalers[0]._loss_scale = make_batch(setting)[0], 64.0
+    loops.backward(model(x).mean() + model(x).mean(), optimizer)
+    expected = [param.grad.clone() for param in amp.master_params(optimizer)]
+    optimizer.zero_grad()
+    optimizer._prepare_amp_backward = types.MethodType(lambda self: None, optimizer)
+    (model(x).mean().to(setting.high) * 64.0).backward()  # within the forward of a client that splits its loss
+    loops.backward(model(x).mean(), optimizer)
+    found = [param.grad for param in amp.master_params(optimizer)]
+    assert all(torch.allclose(a, b, rtol=0.02, atol=1e-3) for a, b in zip(expected, found))

@@ -69,28 +69,26 @@ def test_tiny_second_moments_survive_loading(setting, order):
 
 
 @settings_at("O2", "O5")
-def test_loading_a_model_refreshes_the_masters_with_the_values_as_saved(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        fresh = make_network(setting, seed=3)
-        model.load_state_dict(fresh.state_dict())
-        for master, value in zip(amp.master_params(optimizer), fresh.parameters()):
-            assert torch.equal(master.detach(), value.detach())
+def test_loading_a_model_refreshes_the_masters_with_the_values_as_saved(setting, session):
+    model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    fresh = make_network(setting, seed=3)
+    model.load_state_dict(fresh.state_dict())
+    for master, value in zip(amp.master_params(optimizer), fresh.parameters()):
+        assert torch.equal(master.detach(), value.detach())
 
 
 @settings_at("O2", "O5")
-def test_a_part_of_a_model_can_be_loaded(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        masters = list(amp.master_params(optimizer))
-        others = [master.detach().clone() for master in masters[2:]]
-        model[0].load_state_dict({"weight": torch.full((8, 6), 0.1), "bias": torch.zeros(8)})
-        assert torch.equal(masters[0].detach(), torch.full((8, 6), 0.1).to(setting.high))
-        model.load_state_dict({"3.bias": torch.ones(3)}, strict=False)
-        assert torch.equal(masters[5].detach(), torch.ones(3, dtype=setting.high))
-        assert all(torch.equal(a, b.detach()) for a, b in zip(others[:3], masters[2:5]))
+def test_a_part_of_a_model_can_be_loaded(setting, session):
+    model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    masters = list(amp.master_params(optimizer))
+    others = [master.detach().clone() for master in masters[2:]]
+    model[0].load_state_dict({"weight": torch.full((8, 6), 0.1), "bias": torch.zeros(8)})
+    assert torch.equal(masters[0].detach(), torch.full((8, 6), 0.1).to(setting.high))
+    model.load_state_dict({"3.bias": torch.ones(3)}, strict=False)
+    assert torch.equal(masters[5].detach(), torch.ones(3, dtype=setting.high))
+    assert all(torch.equal(a, b.detach()) for a, b in zip(others[:3], masters[2:5]))
 
 
 # -- what state dicts hold ---------------------------------------------------------------------------------------------
@@ -120,56 +118,51 @@ class Tied(torch.nn.Module):
 
 
 @each_setting
-def test_ties_and_extra_state_are_kept(setting):
-    with session_of(setting):
-        model = Tied().to(setting.high)
-        keys = list(model.state_dict())
-        initialize(setting, model, OPTIMIZERS["SGD"](model.parameters()))
-        saved = model.state_dict()
-        assert list(saved) == keys and "mask" not in saved
-        assert saved["embed.weight"].data_ptr() == saved["head.weight"].data_ptr()
-        assert saved["embed.weight"].data_ptr() != saved["other.weight"].data_ptr()
-        if hasattr(torch.nn.Module, "get_extra_state"):  # torch 1.10 and later
-            assert saved["_extra_state"] == {"word": "first"}
-            saved["_extra_state"] = {"word": "second"}
-            model.load_state_dict(saved)
-            assert model.word == "second"
+def test_ties_and_extra_state_are_kept(setting, session):
+    model = Tied().to(setting.high)
+    keys = list(model.state_dict())
+    initialize(setting, model, OPTIMIZERS["SGD"](model.parameters()))
+    saved = model.state_dict()
+    assert list(saved) == keys and "mask" not in saved
+    assert saved["embed.weight"].data_ptr() == saved["head.weight"].data_ptr()
+    assert saved["embed.weight"].data_ptr() != saved["other.weight"].data_ptr()
+    if hasattr(torch.nn.Module, "get_extra_state"):  # torch 1.10 and later
+        assert saved["_extra_state"] == {"word": "first"}
+        saved["_extra_state"] = {"word": "second"}
+        model.load_state_dict(saved)
+        assert model.word == "second"
 
 
 @each_setting
-def test_weights_that_happen_to_be_equal_are_not_tied(setting):
-    with session_of(setting):
-        model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).to(setting.high)
-        model[1].load_state_dict(model[0].state_dict())
-        initialize(setting, model)
-        saved = model.state_dict()
-        assert saved["0.weight"].data_ptr() != saved["1.weight"].data_ptr()
+def test_weights_that_happen_to_be_equal_are_not_tied(setting, session):
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]).to(setting.high)
+    model[1].load_state_dict(model[0].state_dict())
+    initialize(setting, model)
+    saved = model.state_dict()
+    assert saved["0.weight"].data_ptr() != saved["1.weight"].data_ptr()
 
 
 @settings_at("O2", "O3", "O5")
-def test_the_hook_has_the_name_that_torchs_onnx_exporter_looks_for(setting):
-    with session_of(setting):
-        model = make_network(setting)
-        initialize(setting, model)
-        assert "O2StateDictHook" in [type(hook).__name__ for hook in model._state_dict_hooks.values()]
+def test_the_hook_has_the_name_that_torchs_onnx_exporter_looks_for(setting, session):
+    model = make_network(setting)
+    initialize(setting, model)
+    assert "O2StateDictHook" in [type(hook).__name__ for hook in model._state_dict_hooks.values()]
 
 
 @settings_at("O2", "O5")
-def test_a_state_dict_shows_a_weight_that_was_swapped_in_place(setting):
-    with session_of(setting):
-        model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
-        initialize(setting, model, optimizer)
-        with torch.no_grad():
-            model[0].weight.fill_(2.0)
-        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 6), 2.0, dtype=setting.high))
+def test_a_state_dict_shows_a_weight_that_was_swapped_in_place(setting, session):
+    model, optimizer = begin(setting, OPTIMIZERS["SGD"], seed=0)
+    initialize(setting, model, optimizer)
+    with torch.no_grad():
+        model[0].weight.fill_(2.0)
+    assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 6), 2.0, dtype=setting.high))
 
 
 @settings_at("O2", "O5")
-def test_a_state_dict_into_a_given_destination_with_a_prefix_is_float32(setting):
-    with session_of(setting):
-        model, _ = begin(setting, OPTIMIZERS["SGD"], seed=0)
-        initialize(setting, model)
-        found = model.state_dict(prefix="net.")
-        assert all(key.startswith("net.") for key in found)
-        assert {value.dtype for value in found.values() if value.is_floating_point()} == {setting.high}
-        assert {v.dtype for v in model[0].state_dict().values()} == {setting.high}
+def test_a_state_dict_into_a_given_destination_with_a_prefix_is_float32(setting, session):
+    model, _ = begin(setting, OPTIMIZERS["SGD"], seed=0)
+    initialize(setting, model)
+    found = model.state_dict(prefix="net.")
+    assert all(key.startswith("net.") for key in found)
+    assert {value.dtype for value in found.values() if value.is_floating_point()} == {setting.high}
+    assert {v.dtype for v in model[0].state_dict().values()} == {setting.high}

@@ -82,58 +82,53 @@ def test_before_initialize_it_says_what_to_call_first():
 
 @each_setting
 @pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
-def test_yields_the_loss_in_float32_times_the_scale(setting, scale):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=scale)
-        number = 65536.0 if scale == "dynamic" else scale
-        for dtype in (setting.high, setting.low):
-            with amp.scale_loss(torch.tensor(1.5, dtype=dtype), bench.optimizer) as scaled_loss:
-                assert scaled_loss.dtype is setting.high
-                assert scaled_loss.item() == 1.5 * number
+def test_yields_the_loss_in_float32_times_the_scale(setting, scale, session):
+    bench = Bench(setting, loss_scale=scale)
+    number = 65536.0 if scale == "dynamic" else scale
+    for dtype in (setting.high, setting.low):
+        with amp.scale_loss(torch.tensor(1.5, dtype=dtype), bench.optimizer) as scaled_loss:
+            assert scaled_loss.dtype is setting.high
+            assert scaled_loss.item() == 1.5 * number
 
 
 @each_setting
-def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting):
-    with session_of(setting):
-        bench = Bench(setting, max_loss_scale=1.0)
-        loss = torch.ones((), dtype=setting.high)
-        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
-            scaled_loss *= 0.5
-        assert (loss.item(), scaled_loss.item()) == (1.0, 0.5)
+def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting, session):
+    bench = Bench(setting, max_loss_scale=1.0)
+    loss = torch.ones((), dtype=setting.high)
+    with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+        scaled_loss *= 0.5
+    assert (loss.item(), scaled_loss.item()) == (1.0, 0.5)
 
 
 @each_setting
 @pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
-def test_gradients_come_out_unscaled_in_float32(setting, scale):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=scale)
-        bench.backward()
-        wide = setting.low if setting.level == "O3" else setting.high
-        assert {param.grad.dtype for param in amp.master_params(bench.optimizer)} == {wide}
-        bench.check(FACTOR)
+def test_gradients_come_out_unscaled_in_float32(setting, scale, session):
+    bench = Bench(setting, loss_scale=scale)
+    bench.backward()
+    wide = setting.low if setting.level == "O3" else setting.high
+    assert {param.grad.dtype for param in amp.master_params(bench.optimizer)} == {wide}
+    bench.check(FACTOR)
 
 
 @each_setting
-def test_gradients_of_inputs_and_those_that_hooks_get_stay_scaled_as_in_apex(setting):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=128.0)
-        bench.x = torch.ones_like(bench.x, requires_grad=True)
-        seen = []
-        param = bench.model.a
-        param.register_hook(lambda gradient: seen.append(gradient.double().clone()))
-        (true,) = torch.autograd.grad(FACTOR * bench.model(bench.x).sum(), bench.x)
-        bench.backward()
-        assert torch.equal(bench.x.grad, 128 * true)
-        assert len(seen) == 1 and torch.equal(seen[0], 128 * param.grad.double())
+def test_gradients_of_inputs_and_those_that_hooks_get_stay_scaled_as_in_apex(setting, session):
+    bench = Bench(setting, loss_scale=128.0)
+    bench.x = torch.ones_like(bench.x, requires_grad=True)
+    seen = []
+    param = bench.model.a
+    param.register_hook(lambda gradient: seen.append(gradient.double().clone()))
+    (true,) = torch.autograd.grad(FACTOR * bench.model(bench.x).sum(), bench.x)
+    bench.backward()
+    assert torch.equal(bench.x.grad, 128 * true)
+    assert len(seen) == 1 and torch.equal(seen[0], 128 * param.grad.double())
 
 
 @settings_at("O1", "O2")
-def test_gradients_too_small_for_half_are_saved_by_the_scale(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        tiny = torch.finfo(setting.low).tiny * 2.0**-12
-        bench.backward(factor=tiny)
-        bench.check(tiny)
+def test_gradients_too_small_for_half_are_saved_by_the_scale(setting, session):
+    bench = Bench(setting)
+    tiny = torch.finfo(setting.low).tiny * 2.0**-12
+    bench.backward(factor=tiny)
+    bench.check(tiny)
 
 
 @pytest.mark.parametrize("loss_id", [2, -3, "0", None])
@@ -155,52 +150,48 @@ def test_anything_else_than_optimizers_is_a_type_error(optimizers):
 
 
 @each_setting
-def test_a_loss_that_is_no_tensor_is_an_error_that_changes_no_gradient(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward()
-        with pytest.raises(TypeError, match="loss"):
-            with amp.scale_loss(1.5, bench.optimizer):
-                pass
-        bench.check(FACTOR)
+def test_a_loss_that_is_no_tensor_is_an_error_that_changes_no_gradient(setting, session):
+    bench = Bench(setting)
+    bench.backward()
+    with pytest.raises(TypeError, match="loss"):
+        with amp.scale_loss(1.5, bench.optimizer):
+            pass
+    bench.check(FACTOR)
 
 
 # -- delays ------------------------------------------------------------------------------------------------------------
 
 
 @each_setting
-def test_delay_unscale_leaves_the_sum_to_a_later_pass(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward(FACTOR, delay_unscale=True)
-        held = [param.grad.double() for param in bench.model.parameters()]
-        assert all(map(torch.equal, held, [65536 * grad for grad in bench.true_grads()]))
-        bench.backward(FACTOR, delay_unscale=True)
-        bench.backward(2 * FACTOR)
-        bench.check(4 * FACTOR)
-        assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
+def test_delay_unscale_leaves_the_sum_to_a_later_pass(setting, session):
+    bench = Bench(setting)
+    bench.backward(FACTOR, delay_unscale=True)
+    held = [param.grad.double() for param in bench.model.parameters()]
+    assert all(map(torch.equal, held, [65536 * grad for grad in bench.true_grads()]))
+    bench.backward(FACTOR, delay_unscale=True)
+    bench.backward(2 * FACTOR)
+    bench.check(4 * FACTOR)
+    assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
 
 
 @each_setting
-def test_delay_overflow_check_unscales_and_leaves_scale_and_skip_alone(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward(delay_overflow_check=True)
-        bench.check(FACTOR)
-        bench.backward(inject=float("inf"), delay_overflow_check=True)
-        assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
-        bench.optimizer.step()
-        assert not amp.step_was_skipped(bench.optimizer)
+def test_delay_overflow_check_unscales_and_leaves_scale_and_skip_alone(setting, session):
+    bench = Bench(setting)
+    bench.backward(delay_overflow_check=True)
+    bench.check(FACTOR)
+    bench.backward(inject=float("inf"), delay_overflow_check=True)
+    assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
+    bench.optimizer.step()
+    assert not amp.step_was_skipped(bench.optimizer)
 
 
 @each_setting
-def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        bench.backward(inject=float("nan"), delay_overflow_check=True)
-        bench.backward()
-        bench.optimizer.step()
-        assert amp.step_was_skipped(bench.optimizer)
+def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting, session):
+    bench = Bench(setting)
+    bench.backward(inject=float("nan"), delay_overflow_check=True)
+    bench.backward()
+    bench.optimizer.step()
+    assert amp.step_was_skipped(bench.optimizer)
 
 
 # -- overflow ----------------------------------------------------------------------------------------------------------
@@ -232,41 +223,38 @@ def same(old, new):
 
 
 @each_setting
-def test_a_skipped_step_leaves_the_optimizers_state_alone(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        optimizer = torch.optim.Adam(model.parameters())
-        initialize(setting, model, optimizer, loss_scale="dynamic")
-        amp._amp_state.loss_scalers[0]._loss_scale = 128.0
-        train_step(model, optimizer, batch)
-        before = [copy.deepcopy(dict(state)) for state in optimizer.state.values()]
-        loops.step(model(batch[0]).sum() * float("nan"), optimizer)
-        after = [dict(state) for state in optimizer.state.values()]
-        assert all(same(old[k], new[k]) for old, new in zip(before, after) for k in old)
+def test_a_skipped_step_leaves_the_optimizers_state_alone(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    optimizer = torch.optim.Adam(model.parameters())
+    initialize(setting, model, optimizer, loss_scale="dynamic")
+    amp._amp_state.loss_scalers[0]._loss_scale = 128.0
+    train_step(model, optimizer, batch)
+    before = [copy.deepcopy(dict(state)) for state in optimizer.state.values()]
+    loops.step(model(batch[0]).sum() * float("nan"), optimizer)
+    after = [dict(state) for state in optimizer.state.values()]
+    assert all(same(old[k], new[k]) for old, new in zip(before, after) for k in old)
 
 
 @each_setting
-def test_a_static_scale_never_skips(setting):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=4.0)
-        bench.backward(inject=float("inf"))
-        bench.optimizer.step()
-        assert not amp.step_was_skipped(bench.optimizer)
-        assert amp._amp_state.loss_scalers[0].loss_scale() == 4.0
+def test_a_static_scale_never_skips(setting, session):
+    bench = Bench(setting, loss_scale=4.0)
+    bench.backward(inject=float("inf"))
+    bench.optimizer.step()
+    assert not amp.step_was_skipped(bench.optimizer)
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 4.0
 
 
 @each_setting
-def test_zero_grad_clears_model_and_master_gradients(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        for options in ({}, {"set_to_none": True}, {"set_to_none": False}):
-            bench.backward()
-            bench.optimizer.zero_grad(**options)
-            for param in list(bench.model.parameters()) + list(amp.master_params(bench.optimizer)):
-                assert param.grad is None or not holds_nonzero(param.grad)
-                assert param.grad is None or options != {"set_to_none": True}
+def test_zero_grad_clears_model_and_master_gradients(setting, session):
+    bench = Bench(setting)
+    for options in ({}, {"set_to_none": True}, {"set_to_none": False}):
         bench.backward()
-        bench.check(FACTOR)
+        bench.optimizer.zero_grad(**options)
+        for param in list(bench.model.parameters()) + list(amp.master_params(bench.optimizer)):
+            assert param.grad is None or not holds_nonzero(param.grad)
+            assert param.grad is None or options != {"set_to_none": True}
+    bench.backward()
+    bench.check(FACTOR)
 
 
 # -- closures ----------------------------------------------------------------------------------------------------------
@@ -274,56 +262,53 @@ def test_zero_grad_clears_model_and_master_gradients(setting):
 
 @each_setting
 @pytest.mark.parametrize("how", ["position", "keyword"])
-def test_a_closure_is_run_by_the_step(setting, how):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=128.0)
-        expected = [
-            param.detach().double() - 0.25 * grad
-            for param, grad in zip(amp.master_params(bench.optimizer), bench.true_grads())
-        ]
+def test_a_closure_is_run_by_the_step(setting, how, session):
+    bench = Bench(setting, loss_scale=128.0)
+    expected = [
+        param.detach().double() - 0.25 * grad
+        for param, grad in zip(amp.master_params(bench.optimizer), bench.true_grads())
+    ]
 
-        def closure():
-            bench.optimizer.zero_grad()
-            bench.backward()
-            return torch.tensor(7.0)
+    def closure():
+        bench.optimizer.zero_grad()
+        bench.backward()
+        return torch.tensor(7.0)
 
-        loss = bench.optimizer.step(closure) if how == "position" else bench.optimizer.step(closure=closure)
-        assert loss.item() == 7.0
-        found = [param.detach().double() for param in amp.master_params(bench.optimizer)]
-        assert all(map(torch.equal, found, [setting.rounds_state(value) for value in expected]))
-
-
-@each_setting
-def test_an_overflow_in_a_closure_skips_the_step(setting):
-    with session_of(setting):
-        bench = Bench(setting)
-        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
-        bench.optimizer.step(lambda: bench.backward(inject=float("inf")))
-        assert amp.step_was_skipped(bench.optimizer)
-        assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
-        assert amp._amp_state.loss_scalers[0].loss_scale() == 32768.0
+    loss = bench.optimizer.step(closure) if how == "position" else bench.optimizer.step(closure=closure)
+    assert loss.item() == 7.0
+    found = [param.detach().double() for param in amp.master_params(bench.optimizer)]
+    assert all(map(torch.equal, found, [setting.rounds_state(value) for value in expected]))
 
 
 @each_setting
-def test_an_optimizer_that_evaluates_its_closure_again_works_or_says_why_not(setting):
-    with session_of(setting):
-        bench = Bench(setting, loss_scale=128.0)
-        optimizer = torch.optim.LBFGS(bench.model.parameters(), lr=0.1, max_iter=3)
-        losses = []
+def test_an_overflow_in_a_closure_skips_the_step(setting, session):
+    bench = Bench(setting)
+    before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
+    bench.optimizer.step(lambda: bench.backward(inject=float("inf")))
+    assert amp.step_was_skipped(bench.optimizer)
+    assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 32768.0
 
-        def closure():
-            optimizer.zero_grad()
-            loss = ((bench.model(bench.x).float() - 1.0) ** 2).sum()
-            losses.append(loss.item())
-            loops.backward(loss, optimizer)
-            return loss
 
-        other = Product(1.0).to(setting.high)
-        bench.model = other
-        optimizer = torch.optim.LBFGS(other.parameters(), lr=0.1, max_iter=3)
-        initialize(setting, other, optimizer, loss_scale=128.0)
-        optimizer.step(closure)
-        assert len(losses) > 1 and losses[-1] < losses[0]
+@each_setting
+def test_an_optimizer_that_evaluates_its_closure_again_works_or_says_why_not(setting, session):
+    bench = Bench(setting, loss_scale=128.0)
+    optimizer = torch.optim.LBFGS(bench.model.parameters(), lr=0.1, max_iter=3)
+    losses = []
+
+    def closure():
+        optimizer.zero_grad()
+        loss = ((bench.model(bench.x).float() - 1.0) ** 2).sum()
+        losses.append(loss.item())
+        loops.backward(loss, optimizer)
+        return loss
+
+    other = Product(1.0).to(setting.high)
+    bench.model = other
+    optimizer = torch.optim.LBFGS(other.parameters(), lr=0.1, max_iter=3)
+    initialize(setting, other, optimizer, loss_scale=128.0)
+    optimizer.step(closure)
+    assert len(losses) > 1 and losses[-1] < losses[0]
 
 
 # -- checkpoints of the scalers ----------------------------------------------------------------------------------------
@@ -378,18 +363,17 @@ def test_other_keys_are_an_error_naming_them(wrong):
 
 
 @settings_at("O1", "O4")
-def test_casts_of_weights_are_not_held_while_backward_runs(setting):
-    with session_of(setting):
-        bench, seen = Bench(setting), []
+def test_casts_of_weights_are_not_held_while_backward_runs(setting, session):
+    bench, seen = Bench(setting), []
 
-        @amp.half_function
-        def total(weight):
-            assert weight.dtype is setting.low
-            seen.append(weakref.ref(weight))
-            return weight.sum()
+    @amp.half_function
+    def total(weight):
+        assert weight.dtype is setting.low
+        seen.append(weakref.ref(weight))
+        return weight.sum()
 
-        loss = FACTOR * total(bench.model.a)
-        with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
-            assert seen[0]() is None
-            scaled_loss.backward()
-        assert bool((bench.model.a.grad == FACTOR).all())
+    loss = FACTOR * total(bench.model.a)
+    with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+        assert seen[0]() is None
+        scaled_loss.backward()
+    assert bool((bench.model.a.grad == FACTOR).all())

@@ -11,7 +11,6 @@ from helpers.networks import (
     initialize,
     make_batch,
     make_network,
-    session_of,
     train_step,
     weights_of,
 )
@@ -52,7 +51,9 @@ def train(model, optimizer, batch, steps=2):
 
 @each_setting
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_load_state_dict_that_swaps_loads_and_training_goes_on_as_where_it_copies(setting, steps_before, loading_swaps):
+def test_load_state_dict_that_swaps_loads_and_training_goes_on_as_where_it_copies(
+    setting, steps_before, loading_swaps, session
+):
     batch = make_batch(setting)
     other = {name: value * 0.5 for name, value in make_network(setting, seed=3).state_dict().items()}
 
@@ -65,14 +66,13 @@ def test_load_state_dict_that_swaps_loads_and_training_goes_on_as_where_it_copie
         train(model, optimizer, batch)
         return loaded, state_of(model, optimizer)
 
-    with session_of(setting):
-        (copied, expected), (swapped, found) = trained(False), trained(True)
-        assert differing(copied, swapped) == differing(expected, found) == []
+    (copied, expected), (swapped, found) = trained(False), trained(True)
+    assert differing(copied, swapped) == differing(expected, found) == []
 
 
 @each_setting
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_swapped_tensors_are_trained_as_those_whose_values_are_exchanged(setting, steps_before):
+def test_swapped_tensors_are_trained_as_those_whose_values_are_exchanged(setting, steps_before, session):
     batch = make_batch(setting)
 
     def trained(exchange):
@@ -89,19 +89,17 @@ def test_swapped_tensors_are_trained_as_those_whose_values_are_exchanged(setting
     def fill(weight):
         weight.fill_(0.25)
 
-    with session_of(setting):
-        assert differing(trained(fill), trained(swap)) == []
+    assert differing(trained(fill), trained(swap)) == []
 
 
 @each_setting
-def test_conversions_of_a_model_that_swap_leave_what_is_trained_right(setting, loading_swaps):
+def test_conversions_of_a_model_that_swap_leave_what_is_trained_right(setting, loading_swaps, session):
     batch = make_batch(setting)
-    with session_of(setting):
-        model, optimizer = begin(setting)
-        train(model, optimizer, batch)
-        twin, twin_optimizer = begin(setting)
-        train(twin, twin_optimizer, batch)
-        model._apply(torch.clone)  # what ``to``, ``cuda`` and the like do
-        for each in ((model, optimizer), (twin, twin_optimizer)):
-            train(*each, batch)
-        assert differing(state_of(model, optimizer), state_of(twin, twin_optimizer)) == []
+    model, optimizer = begin(setting)
+    train(model, optimizer, batch)
+    twin, twin_optimizer = begin(setting)
+    train(twin, twin_optimizer, batch)
+    model._apply(torch.clone)  # what ``to``, ``cuda`` and the like do
+    for each in ((model, optimizer), (twin, twin_optimizer)):
+        train(*each, batch)
+    assert differing(state_of(model, optimizer), state_of(twin, twin_optimizer)) == []

@@ -133,7 +133,7 @@ def test_a_session_is_closed_while_another_thread_is_in_forward(setting):
 
 
 @settings_at("O0", "O1", "O2")
-def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setting):
+def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setting, session):
     # Its own thread may be writing it, without the GIL.
     def backward(model, optimizer):
         loops.backward(model(INPUT.to(setting.high)).sum(), optimizer)
@@ -144,20 +144,19 @@ def test_a_pass_reads_no_gradient_of_an_optimizer_that_another_thread_uses(setti
         read.append(id(param))
         return original.__get__(param, type(param))
 
-    with session_of(setting):
-        models = [Product(1.0).to(setting.high) for _ in range(2)]
-        mine, other = optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in models]
-        initialize(setting, models, optimizers, loss_scale=128.0)
-        thread = threading.Thread(target=backward, args=(models[1], other))  # which trains the other model
-        thread.start()
-        thread.join(60)
-        theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
-        with PatchStack() as patches:
-            patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
-            for module in (gradient_scale, grad_of_half_params, tensor_lists):
-                patches.set(module, "stored_gradient", get)
-            backward(models[0], mine)
-        assert read and not set(read) & set(theirs)
+    models = [Product(1.0).to(setting.high) for _ in range(2)]
+    mine, other = optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for model in models]
+    initialize(setting, models, optimizers, loss_scale=128.0)
+    thread = threading.Thread(target=backward, args=(models[1], other))  # which trains the other model
+    thread.start()
+    thread.join(60)
+    theirs = [id(param) for param in list(models[1].parameters()) + list(amp.master_params(other))]
+    with PatchStack() as patches:
+        patches.set(torch.Tensor, "grad", property(get, original.__set__, original.__delete__))
+        for module in (gradient_scale, grad_of_half_params, tensor_lists):
+            patches.set(module, "stored_gradient", get)
+        backward(models[0], mine)
+    assert read and not set(read) & set(theirs)
 
 
 class Echo(torch.nn.Module):

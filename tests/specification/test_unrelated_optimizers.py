@@ -52,17 +52,16 @@ def test_an_optimizer_without_gradients_beside_one_with_them_is_no_mistake(setti
 
 
 @each_setting
-def test_an_optimizer_of_params_outside_of_any_model_trains_them(setting):
-    with session_of(setting):
-        model, batch = make_network(setting), make_batch(setting)
-        initialize(setting, model, loss_scale=8.0)
-        temperature = torch.nn.Parameter(torch.ones((), dtype=setting.high))
-        optimizer = sgd([temperature])
-        loss = torch.nn.functional.cross_entropy(model(batch[0]).to(setting.high) * temperature, batch[1])
-        (expected,) = torch.autograd.grad(loss, [temperature], retain_graph=True)
-        iterate(loss, optimizer)
-        assert holds_nonzero(expected)
-        assert torch.allclose(temperature.detach().double(), 1.0 - 0.5 * expected.double(), rtol=1e-3)
+def test_an_optimizer_of_params_outside_of_any_model_trains_them(setting, session):
+    model, batch = make_network(setting), make_batch(setting)
+    initialize(setting, model, loss_scale=8.0)
+    temperature = torch.nn.Parameter(torch.ones((), dtype=setting.high))
+    optimizer = sgd([temperature])
+    loss = torch.nn.functional.cross_entropy(model(batch[0]).to(setting.high) * temperature, batch[1])
+    (expected,) = torch.autograd.grad(loss, [temperature], retain_graph=True)
+    iterate(loss, optimizer)
+    assert holds_nonzero(expected)
+    assert torch.allclose(temperature.detach().double(), 1.0 - 0.5 * expected.double(), rtol=1e-3)
 
 
 @each_setting

@@ -54,32 +54,30 @@ def assert_true(setting, model, *seeds):
 
 
 @paired("setting, scale", [each for each in settings_at(*LEVELS).args[1]], SCALES)
-def test_they_are_true_when_the_block_ends_and_add_up(setting, scale):
-    with session_of(setting):
-        model, optimizers = make(setting, scale)
-        for seeds in ((1,), (1, 2), (1, 2, 3)):
-            backward(setting, model, optimizers, seeds[-1])
-            assert_true(setting, model, *seeds)
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-30)
-        assert norm < 1.0
+def test_they_are_true_when_the_block_ends_and_add_up(setting, scale, session):
+    model, optimizers = make(setting, scale)
+    for seeds in ((1,), (1, 2), (1, 2, 3)):
+        backward(setting, model, optimizers, seeds[-1])
+        assert_true(setting, model, *seeds)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-30)
+    assert norm < 1.0
 
 
 @pytest.mark.parametrize("how", ["delayed", "checked later", "raising"])
 @settings_at(*LEVELS)
-def test_they_are_true_after_every_kind_of_block(setting, how):
-    with session_of(setting):
-        model, optimizers = make(setting)
-        if how == "raising":
-            with pytest.raises(ValueError, match="own"):
-                with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
-                    scaled_loss.backward()
-                    raise ValueError("own")
-        else:
-            options = {"delay_unscale": True} if how == "delayed" else {"delay_overflow_check": True}
-            backward(setting, model, optimizers, **options)
-        assert_true(setting, model, 1)
-        backward(setting, model, optimizers, 2)
-        assert_true(setting, model, 1, 2)
+def test_they_are_true_after_every_kind_of_block(setting, how, session):
+    model, optimizers = make(setting)
+    if how == "raising":
+        with pytest.raises(ValueError, match="own"):
+            with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
+                scaled_loss.backward()
+                raise ValueError("own")
+    else:
+        options = {"delay_unscale": True} if how == "delayed" else {"delay_overflow_check": True}
+        backward(setting, model, optimizers, **options)
+    assert_true(setting, model, 1)
+    backward(setting, model, optimizers, 2)
+    assert_true(setting, model, 1, 2)
 
 
 @pytest.mark.parametrize("order", ["ab", "ba", "b then a", "a then b"])
@@ -111,91 +109,87 @@ def check_nested_blocks(setting, order, inner_optimizer, loss_id):
 
 
 @settings_at(*LEVELS)
-def test_their_overflow_skips_no_step(setting):
-    with session_of(setting):
-        model, optimizers = make(setting, "dynamic")
-        before = model[2].weight.detach().clone()
-        with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
-            scaled_loss.backward()
-            model[0].weight.grad.fill_(float("inf"))
-        optimizers[0].step()
-        assert not amp.step_was_skipped(optimizers[0]) and not torch.equal(model[2].weight, before)
+def test_their_overflow_skips_no_step(setting, session):
+    model, optimizers = make(setting, "dynamic")
+    before = model[2].weight.detach().clone()
+    with amp.scale_loss(loss_of(setting, model), optimizers) as scaled_loss:
+        scaled_loss.backward()
+        model[0].weight.grad.fill_(float("inf"))
+    optimizers[0].step()
+    assert not amp.step_was_skipped(optimizers[0]) and not torch.equal(model[2].weight, before)
 
 
 @settings_at(*LEVELS)
-def test_a_group_that_an_optimizer_gets_later_is_unscaled_once(setting):
-    with session_of(setting):
-        model, optimizers = make(setting)
-        backward(setting, model, optimizers)
-        model.zero_grad()
-        optimizers[0].add_param_group({"params": list(model[0].parameters())})
-        backward(setting, model, optimizers)
-        assert_true(setting, model, 1)
+def test_a_group_that_an_optimizer_gets_later_is_unscaled_once(setting, session):
+    model, optimizers = make(setting)
+    backward(setting, model, optimizers)
+    model.zero_grad()
+    optimizers[0].add_param_group({"params": list(model[0].parameters())})
+    backward(setting, model, optimizers)
+    assert_true(setting, model, 1)
 
 
 @settings_at(*LEVELS)
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_those_whose_optimizer_was_freed_are_true_too(setting, set_to_none):
-    with session_of(setting):
-        model, optimizers = make(setting)
-        first = torch.optim.SGD(model[0].parameters(), lr=1.0)
-        backward(setting, model, optimizers + [first])
-        for param in model.parameters():
-            param.grad = None if set_to_none else param.grad.zero_()
-        del first
-        gc.collect()
-        backward(setting, model, optimizers, seed=2)
-        assert_true(setting, model, 2)
+def test_those_whose_optimizer_was_freed_are_true_too(setting, set_to_none, session):
+    model, optimizers = make(setting)
+    first = torch.optim.SGD(model[0].parameters(), lr=1.0)
+    backward(setting, model, optimizers + [first])
+    for param in model.parameters():
+        param.grad = None if set_to_none else param.grad.zero_()
+    del first
+    gc.collect()
+    backward(setting, model, optimizers, seed=2)
+    assert_true(setting, model, 2)
 
 
 @settings_at("O1", "O2")
-def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(setting):
-    with session_of(setting):
-        model, optimizers = make(setting)
-        backward(setting, model, optimizers)
-        weights, last = weakref.ref(model[0].weight), model[2]
-        del model
-        loss = last(torch.ones(1, 4, dtype=last.weight.dtype)).to(setting.high).sum()
-        loops.backward(loss, optimizers)
-        gc.collect()
-        assert weights() is None
+def test_layers_that_a_script_drops_are_freed_although_their_optimizer_lives(setting, session):
+    model, optimizers = make(setting)
+    backward(setting, model, optimizers)
+    weights, last = weakref.ref(model[0].weight), model[2]
+    del model
+    loss = last(torch.ones(1, 4, dtype=last.weight.dtype)).to(setting.high).sum()
+    loops.backward(loss, optimizers)
+    gc.collect()
+    assert weights() is None
 
 
 @settings_at("O0", *LEVELS)
 @pytest.mark.parametrize("value", [None, 0.0])
-def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_those_that_leave_it_too(setting, value):
-    with session_of(setting):
-        model, optimizers = make(setting)
-        (group,) = optimizers[0].param_groups
-        before = group["params"]
+def test_params_that_come_to_an_optimizer_by_its_groups_are_unscaled_once_and_those_that_leave_it_too(
+    setting, value, session
+):
+    model, optimizers = make(setting)
+    (group,) = optimizers[0].param_groups
+    before = group["params"]
+    backward(setting, model, optimizers)
+    assert_true(setting, model, 1)
+    for params in (before + [model[0].weight], before):
+        for param in model.parameters():
+            param.grad = None if value is None else torch.full_like(param, value)
+        group["params"] = params
         backward(setting, model, optimizers)
         assert_true(setting, model, 1)
-        for params in (before + [model[0].weight], before):
-            for param in model.parameters():
-                param.grad = None if value is None else torch.full_like(param, value)
-            group["params"] = params
-            backward(setting, model, optimizers)
-            assert_true(setting, model, 1)
 
 
 @pytest.mark.parametrize("how", ["layer", "param"])
 @settings_at(*LEVELS)
-def test_those_of_a_layer_that_was_replaced_or_added_later_are_true_too(setting, how):
+def test_those_of_a_layer_that_was_replaced_or_added_later_are_true_too(setting, how, session):
     if not have_registration_hooks():
         pytest.skip("this torch has no hooks on the registration of params")
-    with session_of(setting):
-        model, optimizers = make(setting)
-        backward(setting, model, optimizers)
-        dtype = model[0].weight.dtype
-        if how == "layer":
-            model[0] = torch.nn.Linear(4, 4).to(dtype)
-        else:
-            model[0].weight = torch.nn.Parameter(model[0].weight.detach().clone())
-        params = list(model[0].parameters())
-        for param in params:
-            param.grad = None
-        backward(setting, model, optimizers)
-        expected = torch.autograd.grad(loss_of(setting, model), params)
-        for param, wanted in zip(params, expected):
-            difference = (param.grad.double() - wanted.double()).abs().max()
-            assert difference <= 8 * torch.finfo(setting.low).eps * wanted.double().abs().max() + 2.0**-24
+    model, optimizers = make(setting)
+    backward(setting, model, optimizers)
+    dtype = model[0].weight.dtype
+    if how == "layer":
+        model[0] = torch.nn.Linear(4, 4).to(dtype)
+    else:
+        model[0].weight = torch.nn.Parameter(model[0].weight.detach().clone())
+    params = list(model[0].parameters())
+    for param in params:
+        param.grad = None
+    backward(setting, model, optimizers)
+    expected = torch.autograd.grad(loss_of(setting, model), params)
+    for param, wanted in zip(params, expected):
+        difference = (param.grad.double() - wanted.double()).abs().max()
+        assert difference <= 8 * torch.finfo(setting.low).eps * wanted.double().abs().max() + 2.0**-24
