@@ -168,6 +168,14 @@ def train_step(model, optimizer, batch, loss_id=0):
     return loss.item()
 
 
+def begin(setting, rate=0.125, momentum=0.0, **options):
+    """Initialize a small network and an SGD at a loss scale of 8, if no other is asked for; return both."""
+    model = make_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
+    initialize(setting, model, optimizer, **dict({"loss_scale": 8.0}, **options))
+    return model, optimizer
+
+
 def weights_of(model):
     """Return copies of a model's params and buffers by name, in the dtype that they have."""
     return {name: tensor.detach().clone() for name, tensor in _named_tensors(model)}
@@ -210,6 +218,7 @@ class Product(torch.nn.Module):
 #: factor of 2**-3 at most: scaled by 2**16 they must fit into float16.
 RATE, MOMENTUM = 2.0**-2, 2.0**-1
 INPUT = torch.tensor([1.0, -0.5])
+FACTOR = 2.0**-4  # of a loss
 
 
 class ProductReference:
@@ -240,6 +249,62 @@ class ProductReference:
                 grad = rounded(rounded(self.momenta[name] * MOMENTUM) + grad)
             self.momenta[name] = grad
             setattr(self, name, rounded(getattr(self, name) - RATE * grad))
+
+
+class Lab:
+    """A ``Product`` under amp, and the same training by hand."""
+
+    def __init__(self, setting, loss_scale="dynamic", **options):
+        self.model = Product(1.0).to(setting.high)
+        self.reference = ProductReference(setting, self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=RATE, momentum=MOMENTUM)
+        self.x = INPUT.to(setting.high)
+        initialize(setting, self.model, self.optimizer, loss_scale=loss_scale, **options)
+
+    def loss(self, factor=FACTOR):
+        return factor * self.model(self.x).sum()
+
+    def block(self, factor=FACTOR, **options):
+        """Return a block of ``scale_loss``."""
+        return amp.scale_loss(self.loss(factor), self.optimizer, **options)
+
+    def plain(self, factor=FACTOR):
+        """Do a backward pass without ``scale_loss``."""
+        self.loss(factor).backward()
+        self.reference.backward(factor)
+
+    def backward(self, factor=FACTOR, inject=None, **options):
+        """Do one within ``scale_loss``, in which a value may be put into a gradient."""
+        with self.block(factor, **options) as scaled_loss:
+            scaled_loss.backward()
+            if inject is not None:
+                self.model.a.grad[0] = inject
+        self.reference.backward(factor)
+
+    def weights(self):
+        """Return copies of what is trained."""
+        return [param.detach().clone() for param in amp.master_params(self.optimizer)]
+
+    def check_gradients(self):
+        """Compare the gradients that the optimizer will use, bit for bit."""
+        found = [param.grad.double() for param in amp.master_params(self.optimizer)]
+        assert all(map(torch.equal, found, self.reference.grads.values()))
+
+    def check(self, tolerance=0.0):
+        """Compare the weights; the groups are not asked for by ``amp.master_params``, which would refresh them."""
+        expected = [self.reference.a, self.reference.b]
+        (group,) = self.optimizer.param_groups
+        assert all((p.detach().double() - w).abs().max() <= tolerance for p, w in zip(group["params"], expected))
+        if not tolerance:
+            assert all(torch.equal(p.detach(), w.to(p.dtype)) for p, w in zip(self.model.parameters(), expected))
+
+    def step(self, tolerance=0.0):
+        """Step, compare, and clear the gradients."""
+        self.optimizer.step()
+        self.reference.step()
+        self.check(tolerance)
+        self.optimizer.zero_grad()
+        self.reference.zero_grad()
 
 
 class ScaleReference:

@@ -21,3 +21,10 @@ def session(setting):
     """A session of the test's setting."""
     with networks.session_of(setting) as opened:
         yield opened
+
+
+@pytest.fixture
+def loud(setting):
+    """A session of the test's setting that prints its notices."""
+    with networks.session_of(setting, verbosity=1) as opened:
+        yield opened

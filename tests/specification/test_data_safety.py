@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers.networks import (
+    begin,
     differing,
     each_setting,
     initialize,
@@ -111,9 +112,7 @@ def test_initialize_that_raises_changes_nothing(setting, flaw, session):
 
 @each_setting
 def test_initialize_that_raises_leaves_an_earlier_one_in_force(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = momentum_sgd(model)
-    initialize(setting, model, optimizer, loss_scale=128.0)
+    (model, optimizer), batch = begin(setting, 0.05, momentum=0.9, loss_scale=128.0), make_batch(setting)
     train_step(model, optimizer, batch)
     with pytest.raises(RuntimeError):
         initialize(setting, [make_network(setting), make_network(setting)], optimizer)
@@ -201,9 +200,7 @@ def test_an_error_in_scale_loss_leaves_gradients_unscaled_and_scale_and_step_alo
 
 @each_setting
 def test_an_overflow_in_a_pass_that_raised_is_not_held_against_the_next(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = momentum_sgd(model)
-    initialize(setting, model, optimizer, loss_scale="dynamic")
+    (model, optimizer), batch = begin(setting, 0.05, momentum=0.9, loss_scale="dynamic"), make_batch(setting)
     amp._amp_state.loss_scalers[0]._loss_scale = 64.0
     with pytest.raises(ValueError):
         with amp.scale_loss(model(batch[0]).sum() * float("inf"), optimizer) as scaled_loss:

@@ -4,7 +4,9 @@ import pytest
 import torch
 from helpers import loops
 from helpers.networks import (
+    FACTOR,
     INPUT,
+    Lab,
     Product,
     ProductReference,
     each_setting_and_stored,
@@ -16,83 +18,26 @@ from helpers.networks import (
 from ampcompat import amp
 from ampcompat.support.torch_compat import features
 
-FACTOR = 2.0**-4
 with_masters = settings_at("O2", "O5", stored=True)
 needs_lasting_gradients = pytest.mark.skipif(
     not features.keeps_gradient_objects(), reason="this torch makes a new object of a gradient at every read"
 )
 
 
-class Lab:
-    """A ``Product`` under amp, and the same by hand in float64."""
-
-    def __init__(self, setting, **options):
-        self.model = Product(1.0).to(setting.high)
-        self.reference = ProductReference(setting, self.model)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=2.0**-2, momentum=2.0**-1)
-        self.x = INPUT.to(setting.high)
-        initialize(setting, self.model, self.optimizer, **dict({"loss_scale": 128.0}, **options))
-
-    def loss(self, factor=FACTOR):
-        return factor * self.model(self.x).sum()
-
-    def plain(self, factor=FACTOR):
-        self.loss(factor).backward()
-        self.reference.backward(factor)
-
-    def scaled(self, factor=FACTOR, **options):
-        loops.backward(self.loss(factor), self.optimizer, **options)
-        self.reference.backward(factor)
-
-    def step(self):
-        self.optimizer.step()
-        self.reference.step()
-        self.check()
-        self.optimizer.zero_grad()
-        self.reference.zero_grad()
-
-    def check(self):
-        expected = [self.reference.a, self.reference.b]
-        for group in self.optimizer.param_groups:
-            assert all(torch.equal(p.detach().double(), w) for p, w in zip(group["params"], expected))
-        assert all(torch.equal(p.detach(), w.to(p.dtype)) for p, w in zip(self.model.parameters(), expected))
-
-
-@each_setting_and_stored
-def test_a_plain_backward_trains_at_every_level(setting, session):
-    lab = Lab(setting)
-    for passes in (1, 2, 1):
-        for _ in range(passes):
-            lab.plain()
-        lab.step()
-
-
-@each_setting_and_stored
-@pytest.mark.parametrize("order", ["plain first", "scaled first"])
-def test_plain_and_scaled_losses_add_up_in_one_step(setting, order, session):
-    lab = Lab(setting)
-    for _ in range(3):
-        passes = [lambda: lab.plain(2.0**-5), lab.scaled]
-        for each in passes if order == "plain first" else reversed(passes):
-            each()
-        lab.step()
-
-
 @with_masters
-def test_it_is_said_once_and_only_then(setting, capsys):
-    with session_of(setting, verbosity=1):
-        lab = Lab(setting)
-        capsys.readouterr()
-        lab.scaled()
-        lab.step()
-        assert capsys.readouterr().out == ""
-        lab.plain()
-        lab.step()
-        said = capsys.readouterr().out
-        assert "outside of amp.scale_loss" in said and said.count("\n") == 1
-        lab.plain()
-        lab.step()
-        assert capsys.readouterr().out == ""
+def test_it_is_said_once_and_only_then(setting, capsys, loud):
+    lab = Lab(setting, 128.0)
+    capsys.readouterr()
+    lab.backward()
+    lab.step()
+    assert capsys.readouterr().out == ""
+    lab.plain()
+    lab.step()
+    said = capsys.readouterr().out
+    assert "outside of amp.scale_loss" in said and said.count("\n") == 1
+    lab.plain()
+    lab.step()
+    assert capsys.readouterr().out == ""
 
 
 @with_masters
@@ -101,14 +46,14 @@ def test_it_is_not_said_where_losses_are_not_scaled_nor_at_verbosity_0(setting, 
     with session_of(setting, verbosity=verbosity):
         lab = Lab(setting, loss_scale=scale)
         capsys.readouterr()
-        lab.scaled(delay_unscale=True) if is_delayed else lab.plain()
+        lab.backward(delay_unscale=True) if is_delayed else lab.plain()
         lab.step()
         assert capsys.readouterr().out == ""
 
 
 @each_setting_and_stored
 def test_a_plain_backward_in_a_closure_is_stepped_on(setting, session):
-    lab = Lab(setting)
+    lab = Lab(setting, 128.0)
 
     def closure():
         lab.optimizer.zero_grad()
@@ -157,8 +102,8 @@ def test_plain_gradients_beside_a_skipped_step_are_skipped_with_it(setting, sess
 
 @with_masters
 def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting, session):
-    lab = Lab(setting)
-    lab.scaled(delay_unscale=True)
+    lab = Lab(setting, 128.0)
+    lab.backward(delay_unscale=True)
     lab.plain()
     with pytest.raises(RuntimeError, match="delay_unscale"):
         lab.optimizer.step()
@@ -166,7 +111,7 @@ def test_a_pass_with_delay_unscale_is_still_an_error_at_the_step(setting, sessio
 
 @with_masters
 def test_a_step_inside_of_the_block_is_an_error_that_changes_nothing(setting, session):
-    lab = Lab(setting)
+    lab = Lab(setting, 128.0)
     with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
         scaled_loss.backward()
         list(amp.master_params(lab.optimizer))  # reading moves nothing that is scaled
@@ -215,35 +160,33 @@ class Pair:
 
 @with_masters
 @pytest.mark.parametrize("before", [0, 15])
-def test_one_model_trains_plainly_beside_one_that_does_not(setting, before, capsys):
-    with session_of(setting, verbosity=1):
-        pair = Pair(setting)
-        for _ in range(before):  # a discriminator that warms up
-            pair.zero_grad()
-            pair.scaled(0)
-            pair.step(0)
-        capsys.readouterr()
-        for _ in range(15):
-            pair.zero_grad()
-            pair.plain(1)
-            pair.scaled(0)
-            pair.step(0)
-            pair.step(1)
-        assert "scaled by" not in capsys.readouterr().out
+def test_one_model_trains_plainly_beside_one_that_does_not(setting, before, capsys, loud):
+    pair = Pair(setting)
+    for _ in range(before):  # a discriminator that warms up
+        pair.zero_grad()
+        pair.scaled(0)
+        pair.step(0)
+    capsys.readouterr()
+    for _ in range(15):
+        pair.zero_grad()
+        pair.plain(1)
+        pair.scaled(0)
+        pair.step(0)
+        pair.step(1)
+    assert "scaled by" not in capsys.readouterr().out
 
 
 @with_masters
-def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_stepped_on(setting, capsys):
-    with session_of(setting, verbosity=1):
-        pair = Pair(setting)
-        capsys.readouterr()
-        for _ in range(15):
-            pair.zero_grad()
-            pair.scaled(1)
-            pair.scaled(0, 1)  # leaves scaled gradients in the second model
-            pair.step(0)
-            pair.step(1)
-        assert "scaled by 128" in capsys.readouterr().out
+def test_what_another_optimizers_scaled_pass_left_is_warned_about_and_not_stepped_on(setting, capsys, loud):
+    pair = Pair(setting)
+    capsys.readouterr()
+    for _ in range(15):
+        pair.zero_grad()
+        pair.scaled(1)
+        pair.scaled(0, 1)  # leaves scaled gradients in the second model
+        pair.step(0)
+        pair.step(1)
+    assert "scaled by 128" in capsys.readouterr().out
 
 
 @with_masters
@@ -279,24 +222,22 @@ def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting, 
 
 @settings_at("O0", "O1", "O4")
 @pytest.mark.parametrize("scale", [128.0, "dynamic"])
-def test_a_step_within_a_scale_loss_block_says_that_its_gradients_are_scaled(setting, scale, capsys):
-    with session_of(setting, verbosity=1):
-        lab = Lab(setting, loss_scale=scale)
-        capsys.readouterr()
-        for _ in range(2):
-            with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
-                scaled_loss.backward()
-                lab.optimizer.step()
-        assert capsys.readouterr().out.count("within its amp.scale_loss block") == 1
+def test_a_step_within_a_scale_loss_block_says_that_its_gradients_are_scaled(setting, scale, capsys, loud):
+    lab = Lab(setting, loss_scale=scale)
+    capsys.readouterr()
+    for _ in range(2):
+        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+            scaled_loss.backward()
+            lab.optimizer.step()
+    assert capsys.readouterr().out.count("within its amp.scale_loss block") == 1
 
 
 @settings_at("O0", "O1", "O4")
-def test_a_step_within_a_block_whose_scale_is_one_is_right_and_says_nothing(setting, capsys):
-    with session_of(setting, verbosity=1):
-        lab = Lab(setting, loss_scale=1.0)
-        capsys.readouterr()
-        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
-            scaled_loss.backward()
-            lab.reference.backward(FACTOR)
-            lab.step()
-        assert capsys.readouterr().out == ""
+def test_a_step_within_a_block_whose_scale_is_one_is_right_and_says_nothing(setting, capsys, loud):
+    lab = Lab(setting, loss_scale=1.0)
+    capsys.readouterr()
+    with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+        scaled_loss.backward()
+        lab.reference.backward(FACTOR)
+        lab.step()
+    assert capsys.readouterr().out == ""

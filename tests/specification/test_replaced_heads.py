@@ -5,6 +5,7 @@ import gc
 import pytest
 import torch
 from helpers.networks import (
+    begin,
     differing,
     each_setting,
     each_setting_and_stored,
@@ -33,10 +34,8 @@ def new_head(setting, classes=3):
     return torch.nn.Sequential(*layers).to(setting.high)
 
 
-def begin(setting):
-    model = make_network(setting)
-    optimizer = sgd(model.parameters())
-    initialize(setting, model, optimizer, loss_scale=8.0)
+def trained_once(setting):
+    model, optimizer = begin(setting, 2.0**-4, momentum=0.5)
     train_step(model, optimizer, make_batch(setting))
     return model, optimizer
 
@@ -45,7 +44,7 @@ def begin(setting):
 @pytest.mark.parametrize("how", ["a new optimizer", "add_param_group before", "add_param_group after"])
 def test_a_new_head_joins(setting, how):
     with session_of(setting):
-        model, first = begin(setting)
+        model, first = trained_once(setting)
         model[3] = new_head(setting)
         head = {name: value.clone() for name, value in model[3].state_dict().items()}
         optimizer = sgd(model.parameters()) if how == "a new optimizer" else first
@@ -83,7 +82,7 @@ def test_a_new_head_joins(setting, how):
 @pytest.mark.parametrize("is_added_before", [True, False])
 def test_a_head_that_was_not_trained_has_its_float32_values_after_closing(setting, is_added_before):
     with session_of(setting):
-        model, optimizer = begin(setting)
+        model, optimizer = trained_once(setting)
         model[3] = new_head(setting)
         head = {name: value.clone() for name, value in model[3].state_dict().items()}
         if is_added_before:
@@ -122,7 +121,7 @@ def test_it_trains_as_a_model_that_had_the_head_from_the_beginning(setting):
 
 @cast_weights
 def test_a_param_that_was_replaced_in_a_known_layer_joins(setting, session):
-    model, _ = begin(setting)
+    model, _ = trained_once(setting)
     model[3].weight = torch.nn.Parameter(torch.randn(3, 8, dtype=setting.high))
     optimizer = sgd(model.parameters())
     initialize(setting, model, optimizer, loss_scale=8.0)
@@ -146,9 +145,7 @@ def test_keep_fp32_holds_for_the_new_head_and_still_for_the_old_layers(setting, 
 
 @cast_weights
 def test_an_unchanged_model_again_without_the_keywords_changes_nothing(setting, session):
-    model = make_network(setting)
-    optimizer = sgd(model.parameters())
-    initialize(setting, model, optimizer, loss_scale=8.0, keep_fp32=["3"])
+    model, optimizer = begin(setting, 2.0**-4, momentum=0.5, keep_fp32=["3"])
     model[0].float()
     dtypes = [param.dtype for param in model.parameters()]
     initialize(setting, model, optimizer, loss_scale=8.0)
@@ -157,7 +154,7 @@ def test_an_unchanged_model_again_without_the_keywords_changes_nothing(setting, 
 
 @cast_weights
 def test_the_scale_goes_on_for_an_optimizer_that_goes_on(setting, session):
-    model, optimizer = begin(setting)
+    model, optimizer = trained_once(setting)
     model[3] = new_head(setting)
     optimizer.add_param_group({"params": model[3].parameters()})
     before = amp.state_dict()
@@ -167,7 +164,7 @@ def test_the_scale_goes_on_for_an_optimizer_that_goes_on(setting, session):
 
 @settings_at("O2", "O3", "O5")
 def test_an_initialize_that_fails_leaves_the_new_head_as_it_was(setting, session):
-    model, optimizer = begin(setting)
+    model, optimizer = trained_once(setting)
     model[3] = new_head(setting)
     optimizer.add_param_group({"params": model[3].parameters()})
     train = sgd(make_network(setting).parameters())
@@ -197,7 +194,7 @@ def test_an_optimizer_with_params_that_no_model_has_may_come_again(setting, sess
 def test_params_of_a_parametrization_that_was_added_later_are_saved_in_float32(setting, session):
     if not hasattr(torch.nn.utils, "parametrize"):
         pytest.skip("this torch has no parametrizations")
-    model, optimizer = begin(setting)
+    model, optimizer = trained_once(setting)
     expected = model.state_dict()["3.weight"].clone()
     torch.nn.utils.parametrize.register_parametrization(model[3], "weight", torch.nn.Identity())
     state = model.state_dict()

@@ -5,18 +5,10 @@ import types
 import pytest
 import torch
 from helpers import loops
-from helpers.networks import initialize, make_batch, make_network, session_of, settings_at
+from helpers.networks import begin, make_batch, session_of, settings_at
 
 from ampcompat import amp
 from ampcompat.apex.gradient_functions import post_backward_models_are_masters
-
-
-def begin(setting):
-    torch.manual_seed(0)
-    model = make_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)
-    initialize(setting, model, optimizer, loss_scale="dynamic")
-    return model, optimizer
 
 
 def unscale_as_onnx_runtime_does(self, scaler):
@@ -50,9 +42,9 @@ def train(setting, model, optimizer, overflow_at=None):
 @pytest.mark.parametrize("overflow_at", [None, 1])
 def test_a_replaced_post_amp_backward_unscales(setting, overflow_at):
     with session_of(setting):
-        expected = train(setting, *begin(setting), overflow_at=overflow_at)
+        expected = train(setting, *begin(setting, 0.25, 0.5, loss_scale="dynamic"), overflow_at=overflow_at)
     with session_of(setting):
-        model, optimizer = begin(setting)
+        model, optimizer = begin(setting, 0.25, 0.5, loss_scale="dynamic")
         optimizer._post_amp_backward = types.MethodType(unscale_as_onnx_runtime_does, optimizer)
         found = train(setting, model, optimizer, overflow_at)
         assert optimizer._amp_stash.calls == 8
@@ -62,7 +54,7 @@ def test_a_replaced_post_amp_backward_unscales(setting, overflow_at):
 
 @settings_at("O0", "O1", "O3")
 def test_a_replaced_post_amp_backward_is_called_without_masters_too(setting, session):
-    model, optimizer = begin(setting)
+    model, optimizer = begin(setting, 0.25, 0.5, loss_scale="dynamic")
     original, scalers = optimizer._post_amp_backward, []
 
     def post_backward(self, scaler):
@@ -76,7 +68,7 @@ def test_a_replaced_post_amp_backward_is_called_without_masters_too(setting, ses
 
 @settings_at("O1", "O2", "O5")
 def test_an_overflow_that_a_replaced_post_amp_backward_writes_into_the_buffer_skips_the_step(setting, session):
-    model, optimizer = begin(setting)
+    model, optimizer = begin(setting, 0.25, 0.5, loss_scale="dynamic")
     amp._amp_state.loss_scalers[0]._loss_scale = 64.0
     before = [param.detach().clone() for param in amp.master_params(optimizer)]
     optimizer._post_amp_backward = lambda scaler: scaler._overflow_buf.fill_(1)
@@ -87,7 +79,7 @@ def test_an_overflow_that_a_replaced_post_amp_backward_writes_into_the_buffer_sk
 
 @settings_at("O1", "O2", "O5")
 def test_with_prepare_amp_backward_replaced_earlier_gradients_count_as_scaled(setting, session):
-    model, optimizer = begin(setting)
+    model, optimizer = begin(setting, 0.25, 0.5, loss_scale="dynamic")
     x, amp._amp_state.loss_scalers[0]._loss_scale = make_batch(setting)[0], 64.0
     loops.backward(model(x).mean() + model(x).mean(), optimizer)
     expected = [param.grad.clone() for param in amp.master_params(optimizer)]

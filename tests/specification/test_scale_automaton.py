@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from helpers import loops
-from helpers.networks import INPUT, Product, ScaleReference, initialize, session_of, settings_at
+from helpers.networks import ScaleReference
 from hypothesis import HealthCheck, given, settings, strategies
 
-from ampcompat import amp
 from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 
 briefly = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -72,23 +70,3 @@ def test_a_static_scale_stays(scale):
     for overflowed in [True, False] * 3:
         assert advance(scaler, overflowed) is False
         assert scaler.loss_scale() == scale
-
-
-@settings_at("O1", "O2")
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-@given(pattern=strategies.lists(strategies.booleans(), max_size=12))
-def test_training_moves_the_scale_by_the_automaton(setting, pattern):
-    with session_of(setting):
-        model = Product(1.0).to(setting.high)
-        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-6)
-        initialize(setting, model, optimizer, min_loss_scale=2.0**14, max_loss_scale=2.0**16)
-        reference = ScaleReference(2000, 2.0**14, 2.0**16)
-        scaler = amp._amp_state.loss_scalers[0]
-        scaler._unskipped = reference.unskipped = 1995
-        for overflowed in pattern:
-            loss = model(INPUT.to(setting.high)).sum() * (float("inf") if overflowed else 2.0**-4)
-            loops.step(loss, optimizer)
-            optimizer.zero_grad()
-            reference.update(overflowed)
-            assert amp.step_was_skipped(optimizer) is overflowed
-            assert numbers(scaler) == (reference.scale, reference.unskipped)

@@ -8,57 +8,19 @@ import pytest
 import torch
 from helpers import loops
 from helpers.networks import (
+    FACTOR,
     INPUT,
+    Lab,
     Product,
     each_setting,
-    holds_nonzero,
     initialize,
     make_batch,
     make_network,
-    session_of,
     settings_at,
     train_step,
 )
 
 from ampcompat import amp
-
-FACTOR = 2.0**-4
-
-
-class Bench:
-    """A ``Product`` under amp, and its true gradients."""
-
-    def __init__(self, setting, num_losses=1, loss_scale="dynamic", **options):
-        self.setting = setting
-        self.model = Product(1.0).to(setting.high)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.25)
-        self.x = INPUT.to(setting.high)
-        initialize(setting, self.model, self.optimizer, num_losses=num_losses, loss_scale=loss_scale, **options)
-
-    def backward(self, factor=FACTOR, inject=None, **options):
-        """Do one pass."""
-        with amp.scale_loss(factor * self.model(self.x).sum(), self.optimizer, **options) as scaled_loss:
-            scaled_loss.backward()
-            if inject is not None:
-                self.model.a.grad[0] = inject
-
-    def grads(self):
-        """Return what the optimizer will use."""
-        return [param.grad.double() for param in amp.master_params(self.optimizer)]
-
-    def true_grads(self, factor=FACTOR):
-        """Return the gradients of ``factor * f(x).sum()``."""
-        x, rounded = INPUT.double(), self.setting.rounds_weights
-        masters = [param.detach().double() for param in amp.master_params(self.optimizer)]
-        return [factor * x * rounded(masters[1]), factor * x * rounded(masters[0])]
-
-    def check(self, factor):
-        """Compare the two."""
-        assert all(map(torch.equal, self.grads(), self.true_grads(factor)))
-
-
-def sums(*grads):
-    return [sum(parts) for parts in zip(*grads)]
 
 
 def test_signature_is_apexs():
@@ -72,8 +34,11 @@ def test_signature_is_apexs():
     assert list(parameters)[:2] == ["loss", "optimizers"]
 
 
-def test_before_initialize_it_says_what_to_call_first():
+@pytest.mark.parametrize("is_init_called", [False, True])
+def test_before_initialize_it_says_what_to_call_first(is_init_called):
     model = make_network()
+    if is_init_called:
+        amp.init()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(RuntimeError, match=r"amp\.initialize"):
         with amp.scale_loss(model(make_batch()[0]).sum(), optimizer):
@@ -83,19 +48,19 @@ def test_before_initialize_it_says_what_to_call_first():
 @each_setting
 @pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
 def test_yields_the_loss_in_float32_times_the_scale(setting, scale, session):
-    bench = Bench(setting, loss_scale=scale)
+    lab = Lab(setting, loss_scale=scale)
     number = 65536.0 if scale == "dynamic" else scale
     for dtype in (setting.high, setting.low):
-        with amp.scale_loss(torch.tensor(1.5, dtype=dtype), bench.optimizer) as scaled_loss:
+        with amp.scale_loss(torch.tensor(1.5, dtype=dtype), lab.optimizer) as scaled_loss:
             assert scaled_loss.dtype is setting.high
             assert scaled_loss.item() == 1.5 * number
 
 
 @each_setting
 def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting, session):
-    bench = Bench(setting, max_loss_scale=1.0)
+    lab = Lab(setting, max_loss_scale=1.0)
     loss = torch.ones((), dtype=setting.high)
-    with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+    with amp.scale_loss(loss, lab.optimizer) as scaled_loss:
         scaled_loss *= 0.5
     assert (loss.item(), scaled_loss.item()) == (1.0, 0.5)
 
@@ -103,32 +68,32 @@ def test_at_a_dynamic_scale_of_one_the_scaled_loss_is_another_tensor(setting, se
 @each_setting
 @pytest.mark.parametrize("scale", [1.0, 128.0, "dynamic"])
 def test_gradients_come_out_unscaled_in_float32(setting, scale, session):
-    bench = Bench(setting, loss_scale=scale)
-    bench.backward()
+    lab = Lab(setting, loss_scale=scale)
+    lab.backward()
     wide = setting.low if setting.level == "O3" else setting.high
-    assert {param.grad.dtype for param in amp.master_params(bench.optimizer)} == {wide}
-    bench.check(FACTOR)
+    assert {param.grad.dtype for param in amp.master_params(lab.optimizer)} == {wide}
+    lab.check_gradients()
 
 
 @each_setting
 def test_gradients_of_inputs_and_those_that_hooks_get_stay_scaled_as_in_apex(setting, session):
-    bench = Bench(setting, loss_scale=128.0)
-    bench.x = torch.ones_like(bench.x, requires_grad=True)
+    lab = Lab(setting, loss_scale=128.0)
+    lab.x = torch.ones_like(lab.x, requires_grad=True)
     seen = []
-    param = bench.model.a
+    param = lab.model.a
     param.register_hook(lambda gradient: seen.append(gradient.double().clone()))
-    (true,) = torch.autograd.grad(FACTOR * bench.model(bench.x).sum(), bench.x)
-    bench.backward()
-    assert torch.equal(bench.x.grad, 128 * true)
+    (true,) = torch.autograd.grad(FACTOR * lab.model(lab.x).sum(), lab.x)
+    lab.backward()
+    assert torch.equal(lab.x.grad, 128 * true)
     assert len(seen) == 1 and torch.equal(seen[0], 128 * param.grad.double())
 
 
 @settings_at("O1", "O2")
 def test_gradients_too_small_for_half_are_saved_by_the_scale(setting, session):
-    bench = Bench(setting)
+    lab = Lab(setting)
     tiny = torch.finfo(setting.low).tiny * 2.0**-12
-    bench.backward(factor=tiny)
-    bench.check(tiny)
+    lab.backward(factor=tiny)
+    lab.check_gradients()
 
 
 @pytest.mark.parametrize("loss_id", [2, -3, "0", None])
@@ -151,12 +116,12 @@ def test_anything_else_than_optimizers_is_a_type_error(optimizers):
 
 @each_setting
 def test_a_loss_that_is_no_tensor_is_an_error_that_changes_no_gradient(setting, session):
-    bench = Bench(setting)
-    bench.backward()
+    lab = Lab(setting)
+    lab.backward()
     with pytest.raises(TypeError, match="loss"):
-        with amp.scale_loss(1.5, bench.optimizer):
+        with amp.scale_loss(1.5, lab.optimizer):
             pass
-    bench.check(FACTOR)
+    lab.check_gradients()
 
 
 # -- delays ------------------------------------------------------------------------------------------------------------
@@ -164,34 +129,25 @@ def test_a_loss_that_is_no_tensor_is_an_error_that_changes_no_gradient(setting, 
 
 @each_setting
 def test_delay_unscale_leaves_the_sum_to_a_later_pass(setting, session):
-    bench = Bench(setting)
-    bench.backward(FACTOR, delay_unscale=True)
-    held = [param.grad.double() for param in bench.model.parameters()]
-    assert all(map(torch.equal, held, [65536 * grad for grad in bench.true_grads()]))
-    bench.backward(FACTOR, delay_unscale=True)
-    bench.backward(2 * FACTOR)
-    bench.check(4 * FACTOR)
+    lab = Lab(setting)
+    lab.backward(delay_unscale=True)
+    held = [param.grad.double() for param in lab.model.parameters()]
+    assert all(map(torch.equal, held, [65536 * grad for grad in lab.reference.grads.values()]))
+    lab.backward(delay_unscale=True)
+    lab.backward(2 * FACTOR)
+    lab.check_gradients()
     assert amp.state_dict()["loss_scaler0"]["unskipped"] == 1
 
 
 @each_setting
 def test_delay_overflow_check_unscales_and_leaves_scale_and_skip_alone(setting, session):
-    bench = Bench(setting)
-    bench.backward(delay_overflow_check=True)
-    bench.check(FACTOR)
-    bench.backward(inject=float("inf"), delay_overflow_check=True)
+    lab = Lab(setting)
+    lab.backward(delay_overflow_check=True)
+    lab.check_gradients()
+    lab.backward(inject=float("inf"), delay_overflow_check=True)
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 65536.0, "unskipped": 0}
-    bench.optimizer.step()
-    assert not amp.step_was_skipped(bench.optimizer)
-
-
-@each_setting
-def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting, session):
-    bench = Bench(setting)
-    bench.backward(inject=float("nan"), delay_overflow_check=True)
-    bench.backward()
-    bench.optimizer.step()
-    assert amp.step_was_skipped(bench.optimizer)
+    lab.optimizer.step()
+    assert not amp.step_was_skipped(lab.optimizer)
 
 
 # -- overflow ----------------------------------------------------------------------------------------------------------
@@ -199,22 +155,21 @@ def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting
 
 @each_setting
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
-def test_an_overflow_skips_the_next_step_once_and_says_so(setting, value, capsys):
-    with session_of(setting, verbosity=1):
-        bench = Bench(setting)
-        capsys.readouterr()
-        before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
-        bench.backward(inject=value)
-        bench.optimizer.step()
-        said = capsys.readouterr().out
-        assert said == "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
-        assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
-        assert amp.step_was_skipped(bench.optimizer)
-        bench.optimizer.zero_grad()
-        bench.backward()
-        bench.optimizer.step()
-        assert capsys.readouterr().out == "" and not amp.step_was_skipped(bench.optimizer)
-        assert not any(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+def test_an_overflow_skips_the_next_step_once_and_says_so(setting, value, capsys, loud):
+    lab = Lab(setting)
+    capsys.readouterr()
+    before = lab.weights()
+    lab.backward(inject=value)
+    lab.optimizer.step()
+    said = capsys.readouterr().out
+    assert said == "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
+    assert all(map(torch.equal, before, lab.weights()))
+    assert amp.step_was_skipped(lab.optimizer)
+    lab.optimizer.zero_grad()
+    lab.backward()
+    lab.optimizer.step()
+    assert capsys.readouterr().out == "" and not amp.step_was_skipped(lab.optimizer)
+    assert not any(map(torch.equal, before, lab.weights()))
 
 
 def same(old, new):
@@ -235,78 +190,48 @@ def test_a_skipped_step_leaves_the_optimizers_state_alone(setting, session):
     assert all(same(old[k], new[k]) for old, new in zip(before, after) for k in old)
 
 
-@each_setting
-def test_a_static_scale_never_skips(setting, session):
-    bench = Bench(setting, loss_scale=4.0)
-    bench.backward(inject=float("inf"))
-    bench.optimizer.step()
-    assert not amp.step_was_skipped(bench.optimizer)
-    assert amp._amp_state.loss_scalers[0].loss_scale() == 4.0
-
-
-@each_setting
-def test_zero_grad_clears_model_and_master_gradients(setting, session):
-    bench = Bench(setting)
-    for options in ({}, {"set_to_none": True}, {"set_to_none": False}):
-        bench.backward()
-        bench.optimizer.zero_grad(**options)
-        for param in list(bench.model.parameters()) + list(amp.master_params(bench.optimizer)):
-            assert param.grad is None or not holds_nonzero(param.grad)
-            assert param.grad is None or options != {"set_to_none": True}
-    bench.backward()
-    bench.check(FACTOR)
-
-
 # -- closures ----------------------------------------------------------------------------------------------------------
 
 
 @each_setting
 @pytest.mark.parametrize("how", ["position", "keyword"])
 def test_a_closure_is_run_by_the_step(setting, how, session):
-    bench = Bench(setting, loss_scale=128.0)
-    expected = [
-        param.detach().double() - 0.25 * grad
-        for param, grad in zip(amp.master_params(bench.optimizer), bench.true_grads())
-    ]
+    lab = Lab(setting, loss_scale=128.0)
 
     def closure():
-        bench.optimizer.zero_grad()
-        bench.backward()
+        lab.optimizer.zero_grad()
+        lab.backward()
         return torch.tensor(7.0)
 
-    loss = bench.optimizer.step(closure) if how == "position" else bench.optimizer.step(closure=closure)
+    loss = lab.optimizer.step(closure) if how == "position" else lab.optimizer.step(closure=closure)
     assert loss.item() == 7.0
-    found = [param.detach().double() for param in amp.master_params(bench.optimizer)]
-    assert all(map(torch.equal, found, [setting.rounds_state(value) for value in expected]))
+    lab.reference.step()
+    lab.check()
 
 
 @each_setting
 def test_an_overflow_in_a_closure_skips_the_step(setting, session):
-    bench = Bench(setting)
-    before = [param.detach().clone() for param in amp.master_params(bench.optimizer)]
-    bench.optimizer.step(lambda: bench.backward(inject=float("inf")))
-    assert amp.step_was_skipped(bench.optimizer)
-    assert all(map(torch.equal, before, [p.detach() for p in amp.master_params(bench.optimizer)]))
+    lab = Lab(setting)
+    before = lab.weights()
+    lab.optimizer.step(lambda: lab.backward(inject=float("inf")))
+    assert amp.step_was_skipped(lab.optimizer)
+    assert all(map(torch.equal, before, lab.weights()))
     assert amp._amp_state.loss_scalers[0].loss_scale() == 32768.0
 
 
 @each_setting
-def test_an_optimizer_that_evaluates_its_closure_again_works_or_says_why_not(setting, session):
-    bench = Bench(setting, loss_scale=128.0)
-    optimizer = torch.optim.LBFGS(bench.model.parameters(), lr=0.1, max_iter=3)
-    losses = []
+def test_an_optimizer_that_evaluates_its_closure_again_works(setting, session):
+    model, losses = Product(1.0).to(setting.high), []
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+    initialize(setting, model, optimizer, loss_scale=128.0)
 
     def closure():
         optimizer.zero_grad()
-        loss = ((bench.model(bench.x).float() - 1.0) ** 2).sum()
+        loss = ((model(INPUT.to(setting.high)).float() - 1.0) ** 2).sum()
         losses.append(loss.item())
         loops.backward(loss, optimizer)
         return loss
 
-    other = Product(1.0).to(setting.high)
-    bench.model = other
-    optimizer = torch.optim.LBFGS(other.parameters(), lr=0.1, max_iter=3)
-    initialize(setting, other, optimizer, loss_scale=128.0)
     optimizer.step(closure)
     assert len(losses) > 1 and losses[-1] < losses[0]
 
@@ -364,7 +289,7 @@ def test_other_keys_are_an_error_naming_them(wrong):
 
 @settings_at("O1", "O4")
 def test_casts_of_weights_are_not_held_while_backward_runs(setting, session):
-    bench, seen = Bench(setting), []
+    lab, seen = Lab(setting), []
 
     @amp.half_function
     def total(weight):
@@ -372,8 +297,8 @@ def test_casts_of_weights_are_not_held_while_backward_runs(setting, session):
         seen.append(weakref.ref(weight))
         return weight.sum()
 
-    loss = FACTOR * total(bench.model.a)
-    with amp.scale_loss(loss, bench.optimizer) as scaled_loss:
+    loss = FACTOR * total(lab.model.a)
+    with amp.scale_loss(loss, lab.optimizer) as scaled_loss:
         assert seen[0]() is None
         scaled_loss.backward()
-    assert bool((bench.model.a.grad == FACTOR).all())
+    assert bool((lab.model.a.grad == FACTOR).all())

@@ -11,6 +11,7 @@ from helpers import loops
 from helpers.half_kernels import trains_in
 from helpers.networks import (
     SETTINGS,
+    begin,
     each_setting,
     initialize,
     make_batch,
@@ -102,9 +103,7 @@ def test_stochastic_weight_averaging_takes_an_initialized_model(setting, session
     averaging = pytest.importorskip("torch.optim.swa_utils", reason="this torch has no averaging")
     if setting.high is not torch.float32:
         pytest.skip("averages are float32, which is the low dtype here")
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = make_optimizer(model)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+    (model, optimizer), batch = begin(setting, 0.1, momentum=0.5), make_batch(setting)
     average = averaging.AveragedModel(model)
     train_step(model, optimizer, batch)
     average.update_parameters(model)

@@ -6,9 +6,9 @@ import gc
 import pytest
 import torch
 from helpers.networks import (
+    begin,
     differing,
     each_setting,
-    initialize,
     make_batch,
     make_network,
     train_step,
@@ -28,13 +28,6 @@ def loading_swaps():
     torch.__future__.set_swap_module_params_on_conversion(True)
     yield
     torch.__future__.set_swap_module_params_on_conversion(False)
-
-
-def begin(setting, **options):
-    model = make_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
-    initialize(setting, model, optimizer, loss_scale=8.0, **options)
-    return model, optimizer
 
 
 def state_of(model, optimizer):
@@ -59,7 +52,7 @@ def test_load_state_dict_that_swaps_loads_and_training_goes_on_as_where_it_copie
 
     def trained(swaps):
         torch.__future__.set_swap_module_params_on_conversion(swaps)
-        model, optimizer = begin(setting)
+        model, optimizer = begin(setting, momentum=0.5)
         train(model, optimizer, batch, steps_before)
         model.load_state_dict(copy.deepcopy(other))
         loaded = state_of(model, optimizer)
@@ -76,7 +69,7 @@ def test_swapped_tensors_are_trained_as_those_whose_values_are_exchanged(setting
     batch = make_batch(setting)
 
     def trained(exchange):
-        model, optimizer = begin(setting)
+        model, optimizer = begin(setting, momentum=0.5)
         train(model, optimizer, batch, steps_before)
         with torch.no_grad():
             exchange(model[3].weight)
@@ -95,9 +88,9 @@ def test_swapped_tensors_are_trained_as_those_whose_values_are_exchanged(setting
 @each_setting
 def test_conversions_of_a_model_that_swap_leave_what_is_trained_right(setting, loading_swaps, session):
     batch = make_batch(setting)
-    model, optimizer = begin(setting)
+    model, optimizer = begin(setting, momentum=0.5)
     train(model, optimizer, batch)
-    twin, twin_optimizer = begin(setting)
+    twin, twin_optimizer = begin(setting, momentum=0.5)
     train(twin, twin_optimizer, batch)
     model._apply(torch.clone)  # what ``to``, ``cuda`` and the like do
     for each in ((model, optimizer), (twin, twin_optimizer)):
