@@ -50,7 +50,8 @@ def paired(names, *axes):
 def _param(value):
     """Return the value as a ``pytest.param`` with an id."""
     param = value if isinstance(value, type(pytest.param(0))) else pytest.param(value)
-    return pytest.param(*param.values, id=param.id or str(param.values[0]), marks=param.marks)
+    name = param.id or getattr(param.values[0], "__name__", str(param.values[0]))
+    return pytest.param(*param.values, id=name, marks=param.marks)
 
 
 def _is_skipped(param):

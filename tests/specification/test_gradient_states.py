@@ -11,13 +11,12 @@ from helpers import loops
 from helpers.gradient_states import HeldGradients, StaticScale
 from helpers.networks import ScaleReference, holds_nonzero, settings_at
 from helpers.networks import initialize as initialize_amp
-from helpers.sequences import SessionMachine, run_sequences
+from helpers.sequences import FACTOR, NAMES, Linears, SessionMachine, rare, run_sequences, subsets
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from ampcompat import amp
 
-FACTOR = 2.0**-4  # a scale of 2**16 itself is not a float16 number
 #: Inputs whose gradients are multiples of 2**-6, all of whose sums fit into half; and one whose sums with them do not.
 COARSE, FINE = 2.0**-2, 2.0**-12
 SCALES = {
@@ -25,27 +24,11 @@ SCALES = {
     "dynamic": {"loss_scale": "dynamic"},
     "static": {"loss_scale": 128.0},
 }
+WEIGHTS = [1.0, -0.5], [0.25, 2.0], [-1.0, 0.5]
 LIMITS = dict(growth_interval=3, min_loss_scale=2.0**4, max_loss_scale=2.0**16)
-NAMES = ("a", "b", "c")
-WEIGHTS = {"a": [1.0, -0.5], "b": [0.25, 2.0], "c": [-1.0, 0.5]}
-
 small = st.sampled_from([-3, -2, -1, 1, 2, 3])
 each_loss = st.integers(0, 1)
 some_optimizers = st.sampled_from([(0,), (1,), (0, 1)])
-subsets = st.sets(st.sampled_from(NAMES), min_size=1)
-rare = st.integers(0, 5).map(lambda number: number == 5)
-
-
-class Linears(torch.nn.Module):
-    """The sum of products of inputs with params, by name: the gradient of a param is its input."""
-
-    def __init__(self):
-        super().__init__()
-        for name in NAMES:
-            setattr(self, name, torch.nn.Parameter(torch.tensor([WEIGHTS[name]])))
-
-    def forward(self, inputs):
-        return sum(torch.nn.functional.linear(x, getattr(self, name)) for name, x in sorted(inputs.items()))
 
 
 class Script(SessionMachine):
@@ -56,7 +39,7 @@ class Script(SessionMachine):
         setting = self.setting
         self.is_shared = is_shared and not setting.has_masters
         owned = {0: ("a", "c"), 1: ("b", "c") if self.is_shared else ("b",)}
-        self.model = Linears().to(setting.high)
+        self.model = Linears(WEIGHTS).to(setting.high)
         self.optimizers = [torch.optim.SGD([getattr(self.model, name) for name in owned[i]], lr=1.0) for i in (0, 1)]
         options = dict(LIMITS, num_losses=2, **SCALES[scale])
         initialize_amp(setting, self.model, self.optimizers, **options)
@@ -64,7 +47,7 @@ class Script(SessionMachine):
         scales = [ScaleReference(3, 2.0**4, 2.0**16) if kind == "dynamic" else StaticScale(kind) for _ in range(2)]
         stored = setting.low if setting.level == "O3" else setting.high
         half = setting.low if setting.casts_weights else setting.high
-        weights = {name: torch.tensor(values, dtype=torch.float64) for name, values in WEIGHTS.items()}
+        weights = {name: torch.tensor(values, dtype=torch.float64) for name, values in zip(NAMES, WEIGHTS)}
         self.expected = HeldGradients(weights, owned, scales, half, stored, stay_half=setting.stored)
         self.fine = {}  # optimizer -> whether the delayed gradients that it holds are fine ones
         self.has_plain = False  # a pass without a block may have left gradients that masters do not have yet
@@ -400,7 +383,7 @@ def test_random_sequences_agree_with_the_model_by_hand(setting):
 
 def shared(setting, **options):
     """Return a model, and two optimizers of which the second has one param of the first too."""
-    model = Linears().to(setting.high)
+    model = Linears(WEIGHTS).to(setting.high)
     optimizers = [torch.optim.SGD(params, lr=1.0) for params in ([model.a, model.c], [model.b, model.c])]
     initialize_amp(setting, model, optimizers, **options)
     return model, optimizers

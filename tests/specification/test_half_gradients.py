@@ -4,7 +4,6 @@ Expected values are a training by hand in float64, whose gradients the same line
 """
 
 import contextlib
-import copy
 import ctypes
 import gc
 
@@ -33,7 +32,6 @@ from helpers.pairing import paired
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
 RATE = 0.25
@@ -48,14 +46,26 @@ def smooth_network(setting):
     return torch.nn.Sequential(*layers).to(setting.high)
 
 
-def loss_of(model, index):
-    x, target = make_batch(seed=index + 1)
-    x = x.double() if isinstance(model, ByHand) else x
-    return torch.nn.functional.cross_entropy(model(x).double(), target)
+def begin(setting, **options):
+    model = smooth_network(setting)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    initialize(setting, model, optimizer, **options)
+    return model, optimizer
 
 
 class ByHand(torch.nn.Sequential):
     """A network in float64, which is trained without amp."""
+
+
+def begin_by_hand(setting):
+    model = ByHand(*smooth_network(setting).double())
+    return model, torch.optim.SGD(model.parameters(), lr=RATE)
+
+
+def loss_of(model, index):
+    x, target = make_batch(seed=index + 1)
+    x = x.double() if isinstance(model, ByHand) else x
+    return torch.nn.functional.cross_entropy(model(x).double(), target)
 
 
 def tolerance(setting):
@@ -67,25 +77,12 @@ def tolerance(setting):
 
 
 def clip_norm(model):
-    torch.nn.utils.clip_grad_norm_(list(model.parameters()), 0.125)
-
-
-def clip_norm_of_a_generator(model):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.125)
-
-
-def clip_values(model):
-    torch.nn.utils.clip_grad_value_(list(model.parameters()), 0.03125)
 
 
 def mask(model):
     for param in model.parameters():
         param.grad.mul_((torch.arange(param.numel()).reshape(param.shape) % 2).to(param.grad.dtype))
-
-
-def mask_through_data(model):
-    for param in model.parameters():
-        param.grad.data[::2] = 0.0
 
 
 def freeze_rows(model):
@@ -110,13 +107,6 @@ def replace(model):
 def replace_through_data(model):
     for param in model.parameters():
         param.grad.data = param.grad.data * 0.25
-
-
-def center(model):
-    with torch.no_grad():
-        for param in model.parameters():
-            if param.dim() == 2:
-                param.grad.add_(-param.grad.mean(dim=1, keepdim=True))
 
 
 def remove_some(model):
@@ -164,16 +154,12 @@ def one_of_them(model):
 
 CHANGES = [
     clip_norm,
-    clip_norm_of_a_generator,
-    clip_values,
     mask,
-    mask_through_data,
     freeze_rows,
     add_a_penalty,
     add_a_penalty_through_data,
     replace,
     replace_through_data,
-    center,
     remove_some,
     remove_all,
     clear_the_model,
@@ -183,62 +169,10 @@ CHANGES = [
     through_an_address,
     one_of_them,
 ]
-EACH_CHANGE = [pytest.param(change, id=change.__name__) for change in CHANGES]
-EACH_SCALE = [pytest.param(scale, id=str(scale.get("loss_scale", "default"))) for scale in SCALES]
 
 
-def trained_by_hand(setting, change, passes, of_groups=len, steps=3):
-    """Return the weights before and after a training in float64."""
-    model = ByHand(*smooth_network(setting).double())
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    before = weights_of(model)
-    for step in range(steps):
-        for each in range(passes):
-            loss_of(model, step + each).backward()
-        change(model)
-        of_groups(optimizer.param_groups[0]["params"])
-        optimizer.step()
-        clear(optimizer)
-    return before, weights_of(model)
-
-
-def clear(optimizer):
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            param.grad = None
-
-
-def trained(setting, change, passes, of_groups=len, steps=3, **options):
-    """Return the float32 weights after the same training by amp."""
-    model = smooth_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    initialize(setting, model, optimizer, **options)
-    for step in range(steps):
-        for each in range(passes):
-            loops.backward(loss_of(model, step + each), optimizer)
-        change(model)
-        of_groups(optimizer.param_groups[0]["params"])
-        optimizer.step()
-        assert not amp.step_was_skipped(optimizer)
-        optimizer.zero_grad()
-    names = [name for name, _ in model.named_parameters()]
-    return dict(zip(names, [master.detach().clone() for master in amp.master_params(optimizer)]))
-
-
-def distance(first, second):
-    return sum(float((first[name].double() - second[name].double()).pow(2).sum()) for name in second) ** 0.5
-
-
-@paired("setting, change, passes, options", SETTINGS + STORED, EACH_CHANGE, [1, 2], EACH_SCALE)
-def test_what_a_script_changes_between_block_and_step_is_obeyed(setting, change, passes, options):
-    with session_of(setting):
-        found = trained(setting, change, passes, **options)
-    before, expected = trained_by_hand(setting, change, passes)
-    _, unchanged = trained_by_hand(setting, lambda model: None, passes)
-    moved = max(distance(expected, before), distance(unchanged, before))
-    assert distance(expected, unchanged) > 0.1 * moved, "the change has an effect"
-    weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
-    assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
+def nothing(model):
+    pass
 
 
 def clip_groups(params):
@@ -253,132 +187,156 @@ def halve_groups(params):
 
 def decay_groups(params):
     for param in params:
-        param.grad.add_(0.5 * param.detach())
+        if param.grad is not None:
+            param.grad.add_(0.5 * param.detach())
 
 
 def zero_groups(params):
     params[0].grad = None
-    params[1].grad.zero_()
+    if params[1].grad is not None:
+        params[1].grad.zero_()
 
 
-MODEL_CHANGES = [mask, mask_through_data, add_a_penalty, replace, center, one_of_them, divide_in_a_kept_list]
-EACH_MODEL_CHANGE = [pytest.param(change, id=change.__name__) for change in MODEL_CHANGES]
-GROUP_CHANGES = [clip_groups, halve_groups, decay_groups, zero_groups]
-EACH_GROUP_CHANGE = [pytest.param(change, id=change.__name__) for change in GROUP_CHANGES]
+GROUP_CHANGES = [nothing, clip_groups, halve_groups, decay_groups, zero_groups]
 
 
-@paired(
-    "setting, change, of_groups, passes, options",
-    SETTINGS + STORED,
-    EACH_MODEL_CHANGE,
-    EACH_GROUP_CHANGE,
-    [1, 2],
-    SCALES,
-)
-def test_gradients_in_param_groups_are_those_that_a_script_has_changed_in_the_model(
+def train(model, optimizer, backward, change, passes=1, of_groups=nothing, clears=True):
+    """Train three steps, with a change of the model's gradients and one of those in the groups in each of them."""
+    for step in range(3):
+        for each in range(passes):
+            backward(loss_of(model, step + each), optimizer)
+        change(model)
+        of_groups(optimizer.param_groups[0]["params"])
+        optimizer.step()
+        assert not amp.step_was_skipped(optimizer)
+        if clears:
+            optimizer.zero_grad()
+
+
+def plain_backward(loss, optimizer):
+    loss.backward()
+
+
+def trained_by_hand(setting, *how, **options):
+    """Return the weights before and after a training in float64."""
+    model, optimizer = begin_by_hand(setting)
+    before = weights_of(model)
+    train(model, optimizer, plain_backward, *how, **options)
+    return before, weights_of(model)
+
+
+def masters_of(model, optimizer):
+    """Return copies of the float32 weights by name."""
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, [master.detach().clone() for master in amp.master_params(optimizer)]))
+
+
+def distance(first, second):
+    return sum(float((first[name].double() - second[name].double()).pow(2).sum()) for name in second) ** 0.5
+
+
+def check(setting, found, before, expected, moved=0.0):
+    """Compare weights after a training with those of one by hand; ``moved`` is another length for the tolerance."""
+    rounding = 4 * torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
+    assert distance(found, expected) <= tolerance(setting) * max(moved, distance(expected, before)) + rounding
+
+
+def check_changes(setting, found, change, passes=1, of_groups=nothing):
+    """Do the same; and see that the change has an effect."""
+    before, expected = trained_by_hand(setting, change, passes, of_groups)
+    _, unchanged = trained_by_hand(setting, nothing, passes)
+    moved = distance(unchanged, before)
+    assert distance(expected, unchanged) > 0.1 * moved
+    check(setting, found, before, expected, moved)
+
+
+@paired("setting, change, of_groups, passes, options", SETTINGS + STORED, CHANGES, GROUP_CHANGES, [1, 2], SCALES)
+def test_what_a_script_changes_in_the_model_and_then_in_the_groups_is_obeyed(
     setting, change, of_groups, passes, options
 ):
     with session_of(setting):
-        found = trained(setting, change, passes, of_groups, **options)
-    before, expected = trained_by_hand(setting, change, passes, of_groups)
-    _, unchanged = trained_by_hand(setting, len, passes)
-    moved = max(distance(expected, before), distance(unchanged, before))
-    weights_rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
-    assert distance(found, expected) <= tolerance(setting) * moved + 4 * weights_rounding
+        model, optimizer = begin(setting, **options)
+        train(model, optimizer, loops.backward, change, passes, of_groups)
+        found = masters_of(model, optimizer)
+    check_changes(setting, found, change, passes, of_groups)
 
 
 IN_A_BLOCK = [mask, freeze_rows, remove_some, remove_all, clear_the_model, zero_in_place, one_of_them]
-EACH_IN_A_BLOCK = [pytest.param(change, id=change.__name__) for change in IN_A_BLOCK]
 
 
 @paired(
     "setting, change, scale, is_clipped",
     settings_of("O0", "O1", "O2", "O4", "O5") + STORED,
-    EACH_IN_A_BLOCK,
+    IN_A_BLOCK,
     [1024.0, "dynamic", 1.0],
     [False, True],
 )
 def test_what_a_script_changes_within_a_block_before_its_backward_pass_is_obeyed(setting, change, scale, is_clipped):
-    def train(model, optimizer, backward):
+    def run(model, optimizer, block):
         for step in range(3):  # gradients are not cleared elsewhere
-            backward(loss_of(model, step), change if step else lambda model: None)
+            with block(loss_of(model, step), optimizer) as loss:
+                (change if step else nothing)(model)
+                loss.backward()
             if is_clipped:
                 clip_norm(model)
                 loss_of(model, step + 1).backward()
             optimizer.step()
 
-    def by_hand(loss, in_block):
-        in_block(model)
-        loss.backward()
+    @contextlib.contextmanager
+    def no_block(loss, optimizer):
+        yield loss
 
-    def by_amp(loss, in_block):
-        with amp.scale_loss(loss, optimizer) as scaled_loss:
-            in_block(model)
-            scaled_loss.backward()
-
-    model = ByHand(*smooth_network(setting).double())
+    model, optimizer = begin_by_hand(setting)
     before = weights_of(model)
-    train(model, torch.optim.SGD(model.parameters(), lr=RATE), by_hand)
+    run(model, optimizer, no_block)
     expected = weights_of(model)
     with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        initialize(setting, model, optimizer, loss_scale=scale)
-        train(model, optimizer, by_amp)
-        names = [name for name, _ in model.named_parameters()]
-        found = dict(zip(names, [master.detach().clone() for master in amp.master_params(optimizer)]))
-    assert distance(found, expected) <= tolerance(setting) * distance(before, expected)
+        model, optimizer = begin(setting, loss_scale=scale)
+        run(model, optimizer, amp.scale_loss)
+        check(setting, masters_of(model, optimizer), before, expected)
+
+
+def add_up(scaled_loss, model, in_place=True):
+    """Do what ``backward`` does to gradients."""
+    params = list(model.parameters())
+    for param, gradient in zip(params, torch.autograd.grad(scaled_loss, params)):
+        if param.grad is None:
+            param.grad = gradient
+        elif in_place:
+            param.grad.add_(gradient)
+        else:
+            param.grad = param.grad + gradient
 
 
 @each_setting_and_stored
 @pytest.mark.parametrize("in_place", [False, True])
 def test_gradients_that_a_script_itself_adds_up_within_a_block_are_those_of_backward(setting, in_place):
-    def backward(scaled_loss, model):
-        params = list(model.parameters())
-        for param, gradient in zip(params, torch.autograd.grad(scaled_loss, params)):
-            if param.grad is None:
-                param.grad = gradient
-            elif in_place:
-                param.grad.add_(gradient)
-            else:
-                param.grad = param.grad + gradient
-
     found = []
-    for adds in (lambda scaled_loss, model: scaled_loss.backward(), backward):
+    for by_script in (False, True):
         with session_of(setting):
-            model = smooth_network(setting)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-            initialize(setting, model, optimizer, loss_scale=64.0)
+            model, optimizer = begin(setting, loss_scale=64.0)
             before = weights_of(model)
             for step in range(3):
                 with amp.scale_loss(loss_of(model, step), optimizer) as scaled_loss:
-                    adds(scaled_loss, model)
+                    add_up(scaled_loss, model, in_place) if by_script else scaled_loss.backward()
             optimizer.step()
             found.append(weights_of(model))
-    rounding = torch.finfo(setting.low).eps if setting.level == "O3" else 0.0
-    assert distance(*found) <= tolerance(setting) * distance(before, found[0]) + 4 * rounding
+    check(setting, found[1], before, found[0])
 
 
 @settings_at("O1", "O2", "O5", stored=True)
 def test_an_overflow_in_what_a_script_adds_within_a_block_skips_the_step(setting, session):
-    model = smooth_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    initialize(setting, model, optimizer, loss_scale="dynamic")
+    model, optimizer = begin(setting, loss_scale="dynamic")
     before = weights_of(model)
     for factor in (1.0, float("inf")):
         with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-            params = list(model.parameters())
-            for param, gradient in zip(params, torch.autograd.grad(scaled_loss * factor, params)):
-                if param.grad is None:
-                    param.grad = gradient
-                else:
-                    param.grad.add_(gradient)
+            add_up(scaled_loss * factor, model)
     optimizer.step()
     assert amp.step_was_skipped(optimizer)
     assert distance(before, weights_of(model)) == 0.0
 
 
-@paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, EACH_CHANGE, [0, 1])
+@paired("setting, change, steps_first", settings_of("O0", "O2", "O5") + STORED, CHANGES, [0, 1])
 def test_what_a_script_changes_reaches_every_optimizer_of_a_param(setting, change, steps_first):
     with session_of(setting):
         model = smooth_network(setting)
@@ -390,34 +348,34 @@ def test_what_a_script_changes_reaches_every_optimizer_of_a_param(setting, chang
             optimizers[steps_first].step()
             optimizers[1 - steps_first].step()
             optimizers[step % 2].zero_grad()
-        found = {name: param.detach().clone() for name, param in model.named_parameters()}
-    before, expected = trained_by_hand(setting, change, 1)
-    _, unchanged = trained_by_hand(setting, lambda model: None, 1)
-    moved = max(distance(expected, before), distance(unchanged, before))
-    rounding = torch.finfo(setting.low).eps if setting.casts_weights else 0.0
-    assert distance(found, expected) <= tolerance(setting) * moved + 4 * rounding
+        found = masters_of(model, optimizers[0])
+    check_changes(setting, found, change)
 
 
 # -- what scripts read -------------------------------------------------------------------------------------------------
 
 
-@paired("setting, passes, options", SETTINGS + STORED, [1, 2], EACH_SCALE)
+def check_gradients(setting, model, reference):
+    """Compare the gradients with those of a model by hand."""
+    for param, own in zip(model.parameters(), reference.parameters()):
+        assert param.grad.dtype is param.dtype and param.grad.shape == param.shape
+        assert param.grad.device == param.device and not param.grad.requires_grad
+        assert float((param.grad.double() - own.grad).norm()) <= tolerance(setting) * float(own.grad.norm())
+
+
+@paired("setting, passes, options", SETTINGS + STORED, [1, 2], SCALES)
 def test_a_loop_that_logs_the_norms_of_all_gradients_runs_and_sees_true_ones(setting, passes, options):
-    reference = ByHand(*smooth_network(setting).double())
+    reference, _ = begin_by_hand(setting)
     for each in range(passes):
         loss_of(reference, each).backward()
+    total = torch.cat([param.grad.view(-1) for param in reference.parameters()]).norm()
     with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        initialize(setting, model, optimizer, **options)
+        model, optimizer = begin(setting, **options)
         for each in range(passes):
             loops.backward(loss_of(model, each), optimizer)
         for param, own in zip(model.parameters(), reference.parameters()):
-            assert param.grad.dtype is param.dtype and param.grad.shape == param.shape
-            assert param.grad.device == param.device and not param.grad.requires_grad
             assert float(param.grad.data.norm()) == pytest.approx(float(own.grad.norm()), rel=tolerance(setting))
-            assert float((param.grad.double() - own.grad).norm()) <= tolerance(setting) * float(own.grad.norm())
-        total = torch.cat([param.grad.view(-1) for param in reference.parameters()]).norm()
+        check_gradients(setting, model, reference)
         found = torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1e6)
         assert float(found) == pytest.approx(float(total), rel=tolerance(setting))
 
@@ -457,72 +415,43 @@ READS = {"norm": lambda grad: grad.data.norm(), "clone": lambda grad: grad.clone
 @each_setting_and_stored
 @pytest.mark.parametrize("read", sorted(READS))
 def test_reading_gradients_changes_no_bit_of_a_training(setting, read, session):
-    kept = []
+    kept, found = [], []
 
     def log(model):
         kept.extend(READS[read](param.grad) for param in model.parameters())
 
-    found, expected = trained(setting, log, 2), trained(setting, lambda model: None, 2)
-    assert differing(found, expected) == [] and len(kept) == 12
+    for change in (log, nothing):
+        model, optimizer = begin(setting)
+        train(model, optimizer, loops.backward, change, 2)
+        found.append(masters_of(model, optimizer))
+    assert differing(*found) == [] and len(kept) == 12
     assert all(isinstance(each, torch.Tensor) for each in kept)
 
 
 @paired("setting, reads", SETTINGS + STORED, [False, True])
 def test_gradients_that_are_not_cleared_add_up_whether_they_are_read_after_a_step_or_not(setting, reads):
-    reference = ByHand(*smooth_network(setting).double())
-    by_hand = torch.optim.SGD(reference.parameters(), lr=RATE / 8)
+    reference, by_hand = begin_by_hand(setting)
     before = weights_of(reference)
     with session_of(setting):
-        model = smooth_network(setting)
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE / 8)
-        initialize(setting, model, optimizer, loss_scale=128.0)
+        model, optimizer = begin(setting, loss_scale=128.0)
         for step in range(3):
             loss_of(reference, step).backward()
             by_hand.step()
             loops.step(loss_of(model, step), optimizer)
-            for param, own in zip(model.parameters(), reference.parameters()) if reads else ():
-                assert float((param.grad.double() - own.grad).norm()) <= tolerance(setting) * float(own.grad.norm())
-        names = [name for name, _ in model.named_parameters()]
-        found = dict(zip(names, [master.detach() for master in amp.master_params(optimizer)]))
-    expected = weights_of(reference)
-    rounding = 8 * torch.finfo(setting.low if setting.level == "O3" else setting.high).eps
-    assert distance(found, expected) <= tolerance(setting) * distance(expected, before) + rounding
+            if reads:
+                check_gradients(setting, model, reference)
+        check(setting, masters_of(model, optimizer), before, weights_of(reference))
 
 
 @each_setting_and_stored
-def test_a_param_that_an_iteration_does_not_use_has_a_zero_gradient_where_gradients_are_set_to_zero(setting):
-    def heads(dtype):
-        torch.manual_seed(0)
-        return torch.nn.ModuleList([torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)]).to(dtype)
-
-    class Heads(torch.nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x, index):
-            return self.inner[index](x)
-
-    x, reference = torch.ones(2, 4), heads(torch.float64)
-    by_hand = torch.optim.SGD(reference.parameters(), lr=0.125, momentum=0.875)
-
-    for param in reference.parameters():
-        param.grad = torch.zeros_like(param)
-    for index in range(4):
-        for param in reference.parameters():
-            param.grad.zero_()
-        reference[index % 2](x.double()).pow(2).mean().backward()
-        by_hand.step()
-    with session_of(setting):
-        model = Heads(heads(setting.high))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.875)
-        initialize(setting, model, optimizer, loss_scale=8.0)
-        for index in range(4):
-            optimizer.zero_grad(set_to_none=False)
-            loops.step(model(x.to(setting.high), index % 2).pow(2).mean(), optimizer)
-        for param, own in zip(amp.master_params(optimizer), reference.parameters()):
-            error = 1e-6 if setting.level == "O0" else 32 * torch.finfo(setting.low).eps
-            assert float((param.detach().double() - own).norm()) <= error
+def test_a_param_that_a_pass_does_not_use_has_a_zero_gradient_where_gradients_are_set_to_zero(setting, session):
+    exact = Exact(setting)
+    exact.optimizer.param_groups[0]["momentum"] = 0.5
+    exact.backward(2.0**-2)
+    exact.optimizer.step()
+    exact.optimizer.zero_grad(set_to_none=False)
+    loops.step(exact.model.a.to(setting.high).sum(), exact.optimizer)
+    assert torch.equal(exact.masters()[1], 1.0 - 1.5 * INPUT.double() * 2.0**-2), "momentum moves it"
 
 
 # -- float32 gradients of masters --------------------------------------------------------------------------------------
@@ -551,10 +480,6 @@ class Exact:
 
 #: Together they need more bits than any half dtype has; the last is 0 in float16 without a loss scale.
 FACTORS = [2.0**-2, 2.0**-14, 2.0**-22]
-
-
-def nothing(model):
-    pass
 
 
 def read_all(model):
@@ -598,32 +523,6 @@ def test_a_changed_gradient_costs_the_others_no_bit(setting, session):
     exact.optimizer.step()
     a, b = exact.masters()
     assert torch.equal(a, torch.ones_like(a)) and torch.equal(b, 1.0 - INPUT.double() * sum(FACTORS))
-
-
-@with_masters
-def test_passes_after_a_change_add_to_what_was_changed(setting, session):
-    exact = Exact(setting)
-    exact.backward(2.0**-2)
-    exact.model.a.grad.mul_(0.5)
-    exact.model.b.grad = None
-    exact.backward(2.0**-14)
-    a, b = [1.0 - INPUT.double() * each for each in (2.0**-3 + 2.0**-14, 2.0**-14)]
-    exact.optimizer.step()
-    assert [torch.equal(*pair) for pair in zip(exact.masters(), (a, b))] == [True, True]
-
-
-@with_masters
-def test_masters_show_what_was_changed_in_the_model_and_take_a_change_after_it(setting, session):
-    exact = Exact(setting)
-    exact.backward(2.0**-2)
-    exact.model.a.grad.mul_(0.5)
-    masters = list(amp.master_params(exact.optimizer))
-    wanted = [INPUT.double() * 2.0**-3, INPUT.double() * 2.0**-2]
-    assert [torch.equal(m.grad.double(), each) for m, each in zip(masters, wanted)] == [True, True]
-    for master in masters:
-        master.grad.mul_(0.5)
-    exact.optimizer.step()
-    assert [torch.equal(m, 1.0 - 0.5 * each) for m, each in zip(exact.masters(), wanted)] == [True, True]
 
 
 @with_masters
@@ -676,11 +575,8 @@ def test_masters_that_a_script_clips_keep_the_bits_that_half_has_not(
 
 @each_setting_and_stored
 def test_a_gradient_that_was_read_shows_what_its_masters_were_clipped_to(setting, session):
-    model = smooth_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    initialize(setting, model, optimizer)
-    with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    model, optimizer = begin(setting)
+    loops.backward(loss_of(model, 0), optimizer)
     before = [param.grad.double().clone() for param in model.parameters()]
     norm = torch.stack([grad.norm() for grad in before]).norm()
     torch.nn.utils.clip_grad_norm_(list(amp.master_params(optimizer)), float(norm) * 0.25)
@@ -691,11 +587,8 @@ def test_a_gradient_that_was_read_shows_what_its_masters_were_clipped_to(setting
 
 @each_setting_and_stored
 def test_a_gradient_that_is_removed_from_its_master_is_gone_though_it_was_read(setting, session):
-    model = smooth_network(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    initialize(setting, model, optimizer)
-    with amp.scale_loss(loss_of(model, 0), optimizer) as scaled_loss:
-        scaled_loss.backward()
+    model, optimizer = begin(setting)
+    loops.backward(loss_of(model, 0), optimizer)
     assert all(param.grad is not None for param in model.parameters())
     start = weights_of(model)
     for master in amp.master_params(optimizer):
@@ -705,7 +598,7 @@ def test_a_gradient_that_is_removed_from_its_master_is_gone_though_it_was_read(s
     assert not differing(start, weights_of(model))
 
 
-# -- skipped steps, steps and copies -----------------------------------------------------------------------------------
+# -- skipped steps -----------------------------------------------------------------------------------------------------
 
 
 @cast_weights
@@ -722,35 +615,6 @@ def test_a_change_does_not_undo_the_skip_of_an_overflow(setting, session):
     exact.backward(2.0**-4)
     exact.optimizer.step()
     assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
-
-
-@cast_weights
-@pytest.mark.parametrize("options", SCALES, ids=str)
-@pytest.mark.parametrize("to_none", [True, False])
-def test_zero_grad_clears_what_a_script_has_changed(setting, to_none, options, session):
-    exact = Exact(setting, **options)
-    exact.backward(2.0**-2)
-    exact.model.a.grad.mul_(0.5)
-    exact.model.b.grad = torch.ones_like(exact.model.b)
-    exact.optimizer.zero_grad(set_to_none=to_none)
-    assert all(param.grad is None or not holds_nonzero(param.grad) for param in exact.model.parameters())
-    exact.backward(2.0**-4)
-    exact.optimizer.step()
-    assert all(torch.equal(master, 1.0 - INPUT.double() * 2.0**-4) for master in exact.masters())
-
-
-@with_masters
-def test_a_copy_of_model_and_optimizer_made_after_a_change_has_none_of_it(setting, session):
-    exact = Exact(setting)
-    exact.backward(2.0**-2)
-    exact.model.a.grad.mul_(0.5)
-    twin_model, twin = copy.deepcopy((exact.model, exact.optimizer))  # torch copies no gradients of params
-    twin.step()
-    assert all(bool((master == 1.0).all()) for master in amp.master_params(twin))
-    assert all(bool((param == 1.0).all()) for param in twin_model.parameters())
-    exact.optimizer.step()
-    wanted = [1.0 - INPUT.double() * each for each in (2.0**-3, 2.0**-2)]
-    assert [torch.equal(*pair) for pair in zip(exact.masters(), wanted)] == [True, True]
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -774,12 +638,6 @@ def test_free_half_grads_trains_alike_bit_for_bit_and_leaves_no_half_gradients_o
     assert differing(found, expected) == []
     assert all(has_all)
     assert has_gradients == [not setting.has_masters] * 2 + [True] * 2 + [not setting.has_masters] * 2
-
-
-def test_free_half_grads_is_a_bool():
-    model = torch.nn.Linear(2, 2)
-    with pytest.raises(AmpError, match="free_half_grads"):
-        amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2", free_half_grads="yes")
 
 
 WIDTH = 256
@@ -846,44 +704,43 @@ def test_a_gradient_that_is_removed_after_the_step_stays_removed(setting, sessio
 @pytest.mark.parametrize("is_set_before", [True, False])
 @pytest.mark.parametrize("is_any", [True, False])
 @cast_weights
-def test_half_params_that_accumulate_gradients_in_float32_train_as_others(setting, is_any, is_set_before):
-    def set_dtypes(model):
+def test_half_params_that_accumulate_gradients_in_float32_train_as_others(setting, is_any, is_set_before, session):
+    def set_dtypes():
         for param in model.parameters():
             param.grad_dtype = None if is_any else setting.high
 
-    found = []
-    for is_set in (False, True):
-        with session_of(setting):
-            model = torch.nn.Linear(4, 1).to(setting.high)
-            torch.nn.init.ones_(model.weight)
-            optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-3, momentum=0.5)
-            if is_set and is_set_before:
-                set_dtypes(model)
-            initialize(setting, model, optimizer, loss_scale=64.0)
-            if is_set and not is_set_before:
-                set_dtypes(model)
-            x = torch.tensor([[1.0, 2.0, -1.0, 0.5]], dtype=setting.high)
-            for _ in range(3):
-                for _ in range(2):
-                    loops.backward(model(x).sum(), optimizer)
-                assert torch.equal(model.weight.grad.to(setting.high), 2 * x)
-                optimizer.step()
-                optimizer.zero_grad()
-            found.append(model.state_dict()["weight"])
-    assert torch.equal(*found)
+    model = torch.nn.Linear(4, 1).to(setting.high)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-3, momentum=0.5)
+    if is_set_before:
+        set_dtypes()
+    initialize(setting, model, optimizer, loss_scale=64.0)
+    if not is_set_before:
+        set_dtypes()
+    x = torch.tensor([[1.0, 2.0, -1.0, 0.5]], dtype=setting.high)
+    for _ in range(3):
+        for _ in range(2):
+            loops.backward(model(x).sum(), optimizer)
+        assert torch.equal(model.weight.grad.to(setting.high), 2 * x)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert torch.equal(model.state_dict()["weight"], 1.0 - 2.0**-3 * (1.0 + 1.5 + 1.75) * 2 * x)
 
 
 @settings_at("O0", "O1", "O2", "O5", stored=True)
-@pytest.mark.parametrize("factor", [0.0, 2.0])
-@pytest.mark.parametrize("end", ["freed", "freed unread", "group", "reset"])
-def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer_goes(setting, factor, end, session):
+@pytest.mark.parametrize("factor", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("end", ["freed", "freed unread", "freed and cleared", "group", "reset"])
+def test_a_gradient_keeps_its_values_or_those_written_in_place_when_its_optimizer_goes(setting, factor, end, session):
     model = Product(1.0).to(setting.high)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     initialize(setting, model, optimizer, loss_scale=1.0)
     loops.backward(model(INPUT.to(setting.high)).float().sum(), optimizer)
     params = list(model.parameters())
-    expected = [param.grad.clone().mul_(factor).to(setting.high) for param in params]
-    for param in params:
+    if end == "freed and cleared":
+        expected = [torch.zeros_like(param, dtype=setting.high) for param in params]
+    else:
+        expected = [param.grad.clone().mul_(factor).to(setting.high) for param in params]
+    for param in params if factor != 1.0 else ():
         param.grad.mul_(factor)
     if end == "group":
         spare = torch.nn.Parameter(torch.ones(1, dtype=setting.high))
@@ -894,7 +751,10 @@ def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer
     else:
         del optimizer
         gc.collect()
-    if end == "freed unread":  # but by the step of the next optimizer
+    if end == "freed and cleared":
+        assert all(param.grad is not None for param in params)
+        model.zero_grad()
+    if end in ("freed unread", "freed and cleared"):  # but by the step of the next optimizer
         second = torch.optim.SGD(params, lr=1.0)
         initialize(setting, model, second, loss_scale=1.0)
         before = [param.detach().to(setting.high, copy=True) for param in params]
@@ -903,24 +763,3 @@ def test_a_gradient_that_is_written_in_place_keeps_its_values_when_its_optimizer
     else:
         found = [param.grad.to(setting.high) for param in params]
     assert all(map(torch.equal, found, expected))
-
-
-@settings_at("O0", "O1", "O2", "O5", stored=True)
-@pytest.mark.parametrize("clears", [True, False])
-def test_a_gradient_outlives_its_optimizer_until_it_is_cleared(setting, clears, session):
-    model = Product(1.0).to(setting.high)
-    first = torch.optim.SGD(model.parameters(), lr=1.0)
-    initialize(setting, model, first, loss_scale=1.0)
-    loops.backward(model(INPUT.to(setting.high)).float().sum(), first)
-    del first
-    gc.collect()
-    assert all(param.grad is not None for param in model.parameters())
-    gradients = [param.grad.clone() for param in model.parameters()]
-    if clears:
-        model.zero_grad()
-    second = torch.optim.SGD(model.parameters(), lr=1.0)
-    initialize(setting, model, second, loss_scale=1.0)
-    before = [param.detach().clone() for param in model.parameters()]
-    second.step()
-    for param, value, gradient in zip(model.parameters(), before, gradients):
-        assert torch.equal(param.detach(), value if clears else value - gradient)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import loops
 from helpers.networks import (
+    begin,
     each_setting,
     initialize,
     make_batch,
@@ -256,17 +257,13 @@ def test_an_unknown_level_lists_the_levels_and_says_that_it_is_the_letter(unknow
         {"opt_level": "O2", "keep_batchnorm_fp32": "yes"},
         {"opt_level": "O2", "cast_model_type": "half"},
         {"opt_level": "O2", "cast_model_type": torch.int32},
+        {"opt_level": "O2", "free_half_grads": "yes"},
     ],
 )
 def test_an_option_of_the_wrong_kind_is_an_error_that_names_it(options):
     with pytest.raises(RuntimeError) as raised:
         quiet(make_network(), **options)
     assert any(name in str(raised.value) for name in options)
-
-
-def test_max_loss_scale_bounds_the_start():
-    quiet(make_network(), max_loss_scale=2.0**10)
-    assert amp._amp_state.loss_scalers[0].loss_scale() == 2.0**10
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
@@ -301,6 +298,12 @@ def test_verbosity_0_prints_nothing_at_all(level, capfd):
     loops.step(model(make_batch()[0]).sum() * float("inf"), optimizer)
     assert amp.step_was_skipped(optimizer)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("enabled, says", [("O2", True), (True, False), (1, False)])
+def test_a_level_in_the_place_of_enabled_is_named(enabled, says, capsys):
+    amp.initialize(torch.nn.Linear(1, 1), None, enabled, "O0")
+    assert ("Write opt_level='O2'" in capsys.readouterr().out) is says
 
 
 def test_other_ranks_than_the_first_are_silent(capsys, tmp_path):
@@ -339,13 +342,6 @@ def test_a_half_model_is_refused_unless_allowed(level, what, half):
         quiet(model, opt_level=level)
     amp._amp_state.allow_incoming_model_not_fp32 = True
     assert quiet(model, opt_level=level) is model
-
-
-def test_integer_buffers_are_no_half_buffers(level):
-    model = make_network()
-    model.register_buffer("ids", torch.arange(4))
-    quiet(model, opt_level=level)
-    assert model.ids.dtype is torch.int64
 
 
 def test_an_optimizer_of_another_initialize_is_refused(level):
@@ -468,9 +464,7 @@ def deepest_wrapping():
 
 @each_setting
 def test_the_same_model_again_with_more_losses_gets_scalers_for_them(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = sgd(model)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+    (model, optimizer), batch = begin(setting, 0.1), make_batch(setting)
     train_step(model, optimizer, batch)
     initialize(setting, model, optimizer, loss_scale=8.0, num_losses=2)
     assert [state["unskipped"] for state in amp.state_dict().values()] == [1, 0]

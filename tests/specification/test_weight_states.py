@@ -11,36 +11,19 @@ import inspect
 import torch
 from helpers.networks import holds_nonzero, settings_at
 from helpers.networks import initialize as initialize_amp
-from helpers.sequences import SessionMachine, run_sequences
+from helpers.sequences import FACTOR, NAMES, Linears, SessionMachine, rare, run_sequences, subsets
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from ampcompat import amp
 
-NAMES = ("a", "b", "c")
 UNIT = 2.0**-2
 LARGEST = 32.0  # of a weight, 2**7 units
-FACTOR = 2.0**-4  # of a loss: a scale of 2**16 itself is not a float16 number
-
 numbers = st.lists(st.integers(-3, 3), min_size=2, max_size=2)
 names = st.sampled_from(NAMES)
-subsets = st.sets(names, min_size=1)
-rare = st.integers(0, 5).map(lambda number: number == 5)
 #: What ``zero_grad`` is called with; torch before 1.7 takes nothing.
 TAKES_SET_TO_NONE = "set_to_none" in inspect.signature(torch.optim.Optimizer.zero_grad).parameters
 cleared = st.sampled_from([{}] + [{"set_to_none": value} for value in (True, False) if TAKES_SET_TO_NONE])
-
-
-class Products(torch.nn.Module):
-    """The sum of products of inputs with params, by name: the gradient of a param is its input."""
-
-    def __init__(self):
-        super().__init__()
-        for index, name in enumerate(NAMES):
-            setattr(self, name, torch.nn.Parameter(torch.tensor([[1.0 - index, 0.25 + index]])))
-
-    def forward(self, inputs):
-        return sum(torch.nn.functional.linear(x, getattr(self, name)) for name, x in sorted(inputs.items()))
 
 
 class PlainScript:
@@ -49,7 +32,7 @@ class PlainScript:
     dtype = torch.float64
 
     def __init__(self):
-        self.model = Products().to(self.dtype)
+        self.model = Linears([1.0 - index, 0.25 + index] for index in range(3)).to(self.dtype)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         self.kept = {}  # name -> what the script got from ``.data`` of a param, and keeps
         self.slow = None  # the weights of a Lookahead
