@@ -21,16 +21,6 @@ def saved(level, name="Adam"):
 # -- Apex's documented layout ------------------------------------------------------------------------------------------
 
 
-def test_the_scalers_of_apex_load_and_come_out_alike(level):
-    Run(level, "SGD").initialize(num_losses=2)
-    by_apex = {
-        "loss_scaler0": {"loss_scale": 32768.0, "unskipped": 1234},
-        "loss_scaler1": {"loss_scale": 0.5, "unskipped": 0},
-    }
-    amp.load_state_dict(by_apex)
-    assert amp.state_dict() == by_apex
-
-
 @pytest.mark.parametrize("each", MASTERING)
 def test_a_model_that_was_saved_in_half_gives_masters_of_its_values(each):
     checkpoint = saved(each)
@@ -223,13 +213,3 @@ def test_a_real_grad_scaler_hands_over_its_scale():
     Run("O2", "SGD").initialize()
     amp.load_state_dict(copy.deepcopy(scaler.state_dict()))
     assert amp.state_dict()["loss_scaler0"] == {"loss_scale": 512.0, "unskipped": 0}
-
-
-@pytest.mark.parametrize(
-    "whole", [{"model": {}, "amp": {}}, {"loss_scalerX": {}}], ids=["a whole checkpoint", "a typo"]
-)
-def test_other_keys_are_named(whole):
-    Run("O2", "SGD").initialize()
-    with pytest.raises(AmpError) as error:
-        amp.load_state_dict(whole)
-    assert all(repr(key) in str(error.value) for key in whole)

@@ -27,7 +27,7 @@ KNOWN = {
     "torch unpickles no tensors of xla with requires_grad that are no Parameters: masters": ""
     "test_an_optimizer_pickles "
     "test_state_of_a_pickled_optimizer_is_read_by_params "
-    "test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not "
+    "test_a_pickled_model_and_its_optimizer_train_on "
     "test_a_model_and_its_optimizer_pickled_in_a_session_train_plainly_without_one_or_say_why_not",
     "torch_xla has no gradient of a batch norm in eval mode": "test_what_a_script_writes_to_masters_is_in_the_next_"
     "forward_pass_and_in_the_state_dict",

@@ -14,12 +14,12 @@ from helpers.networks import (
     Product,
     ProductReference,
     ScaleReference,
+    begin,
     differing,
     each_setting,
     each_setting_and_stored,
     initialize,
     make_batch,
-    make_network,
     session_of,
     settings_at,
     settings_of,
@@ -108,31 +108,24 @@ def test_with_masters_an_overflow_anywhere_skips_the_optimizers_of_its_loss_once
     check_skips(setting, *case)
 
 
-def check_skips(setting, loss_count, optimizer_count, overflow_at, of_loss):
+def check_skips(setting, loss_count, optimizer_count, overflow_at, of_loss, num_losses=None):
     """Train with an overflow in one loss of one iteration, or none; compare everything after every iteration."""
     with session_of(setting):
-        lab = Lab(setting, optimizer_count, loss_count)
+        lab = Lab(setting, optimizer_count, num_losses or loss_count)
         for iteration in range(ITERATIONS):
             skipped = set()
             for index in range(loss_count):
                 now = overflow_at == iteration and of_loss % loss_count == index
-                lab.backward(index, index, ("loss" if iteration else "gradient") if now else None)
+                loss_id = index % (num_losses or loss_count)
+                lab.backward(index, loss_id, ("loss" if iteration else "gradient") if now else None)
                 skipped.update(lab.optimizers_of(index) if now else [])
             lab.step(skipped)
             lab.check()
 
 
 @paired("setting, overflow_at, of_loss", SETTINGS, [None, 0, 2], [0, 1])
-def test_losses_can_share_one_scaler(setting, overflow_at, of_loss, session):
-    lab = Lab(setting, 2, 1)
-    for iteration in range(ITERATIONS):
-        skipped = set()
-        for index in range(2):
-            now = (overflow_at, of_loss) == (iteration, index)
-            lab.backward(index, 0, "gradient" if now else None)
-            skipped.update(lab.optimizers_of(index) if now else [])
-        lab.step(skipped)
-        lab.check()
+def test_losses_can_share_one_scaler(setting, overflow_at, of_loss):
+    check_skips(setting, 2, 2, overflow_at, of_loss, num_losses=1)
 
 
 @each_setting
@@ -145,45 +138,26 @@ def test_overflows_of_several_losses_in_one_iteration_skip_one_step(setting, ses
         lab.check()
 
 
-@settings_at("O0", "O1", "O3", "O4")
-@pytest.mark.parametrize("passes", [1, 2])
-def test_a_param_that_two_optimizers_share_is_unscaled_once(setting, passes, session):
-    model = Product(1.0).to(setting.high)
-    optimizers = [torch.optim.SGD([model.a, model.b], lr=0.0), torch.optim.SGD([model.b], lr=0.0)]
-    initialize(setting, model, optimizers, loss_scale="dynamic")
-    reference = ProductReference(setting, model)
-    for _ in range(passes):
-        loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
-        reference.backward(LOSSES[0][0])
-    assert torch.equal(model.a.grad.double(), reference.grads["a"])
-    assert torch.equal(model.b.grad.double(), reference.grads["b"])
+def shared(setting, *rates, **options):
+    """Return a model with weights of 1, and optimizers with these rates which all have them."""
+    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    torch.nn.init.ones_(model.weight)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in rates]
+    initialize(setting, model, optimizers, loss_scale=8.0, **options)
+    return model, optimizers
 
 
-@each_setting_and_stored
-def test_a_param_that_two_optimizers_share_gets_the_updates_of_both(setting, session):
-    model = Product(1.0).to(setting.high)
-    optimizers = [torch.optim.SGD([model.a, model.b], lr=RATE), torch.optim.SGD([model.b], lr=RATE / 2)]
-    before = {name: param.detach().double().clone() for name, param in model.named_parameters()}
-    initialize(setting, model, optimizers)
-    reference = ProductReference(setting, model)
-    loops.backward(LOSSES[0][0] * model(INPUT.to(setting.high)).sum(), optimizers)
-    reference.backward(LOSSES[0][0])
-    for optimizer in optimizers:
-        optimizer.step()
-    moved = {"a": RATE * reference.grads["a"], "b": 1.5 * RATE * reference.grads["b"]}
-    for name, param in model.named_parameters():
-        assert torch.equal(param.detach(), (before[name] - moved[name]).to(param.dtype))
+def reach(setting, model, optimizers, number=1.0, **options):
+    """Do a pass with these gradients."""
+    loops.backward(model(torch.full((1, 4), number, dtype=setting.high)).sum(), optimizers, **options)
 
 
 @each_setting_and_stored
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of_them(setting, index, session):
-    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-    torch.nn.init.ones_(model.weight)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
-    initialize(setting, model, optimizers, loss_scale=8.0)
+    model, optimizers = shared(setting, 0.25, 0.25)
     for step in range(2):
-        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+        reach(setting, model, optimizers[index])
         assert bool((model.weight.grad.to(setting.high) == 1.0).all())
         model.weight.grad.mul_(0.5)
         optimizers[index].step()
@@ -193,30 +167,23 @@ def test_a_param_that_two_optimizers_share_has_the_gradient_of_a_pass_for_one_of
 
 @each_setting_and_stored
 @pytest.mark.parametrize("delay_unscale", [False, True])
-def test_only_scaled_gradients_of_a_pass_for_another_optimizer_of_the_param_are_told(setting, delay_unscale, capsys):
-    with session_of(setting, verbosity=1):
-        model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-        optimizers = [torch.optim.SGD(model.parameters(), lr=0.25) for _ in range(2)]
-        initialize(setting, model, optimizers, loss_scale=8.0)
-        with amp.scale_loss(
-            model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[0], delay_unscale=delay_unscale
-        ) as loss:
-            loss.backward()
-        optimizers[1].step()
-        assert ("uses gradients that are scaled" in capsys.readouterr().out) == delay_unscale
+def test_only_scaled_gradients_of_a_pass_for_another_optimizer_of_the_param_are_told(
+    setting, delay_unscale, capsys, loud
+):
+    model, optimizers = shared(setting, 0.25, 0.25)
+    reach(setting, model, optimizers[0], delay_unscale=delay_unscale)
+    optimizers[1].step()
+    assert ("uses gradients that are scaled" in capsys.readouterr().out) == delay_unscale
 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
 def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting, session):
     step = torch.finfo(setting.low).eps / 8  # lost where a weight of 1 is rounded
-    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-    torch.nn.init.ones_(model.weight)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=step)]
-    initialize(setting, model, optimizers, loss_scale=8.0)
+    model, optimizers = shared(setting, step)
     for index in (0, 0, 1, 0, 1, 1, 0):
         if index == len(optimizers):
             optimizers.append(torch.optim.SGD(model.parameters(), lr=step / 2))
-        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizers[index])
+        reach(setting, model, optimizers[index])
         optimizers[index].step()
         optimizers[index].zero_grad()
     assert bool((model.state_dict()["weight"].double() == 1.0 - 5.5 * step).all())
@@ -224,15 +191,13 @@ def test_an_optimizer_that_comes_later_adds_to_the_same_master_weights(setting, 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)
 def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_share_them(setting, session):
-    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5) for _ in range(2)]
-    initialize(setting, model, optimizers, loss_scale=8.0)
+    model, optimizers = shared(setting, 0.5, 0.5)
     model.weight.data.fill_(2.0)
     for optimizer in optimizers:
         for each in optimizers:
             each.zero_grad()
         assert bool((model.weight.detach().float() == 2.0).all())
-        loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
+        reach(setting, model, optimizer)
         optimizer.step()
         assert bool((model.state_dict()["weight"].float() == 1.5).all())
         model.weight.data.fill_(2.0)
@@ -240,16 +205,16 @@ def test_weights_that_a_script_writes_through_data_stay_where_two_optimizers_sha
 
 @settings_at("O2", "O5", stored=True)
 def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(setting, session):
-    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
+    model, optimizers = shared(setting, 0.5, free_half_grads=True)
     for _ in range(2):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        initialize(setting, model, optimizer, loss_scale=8.0, free_half_grads=True)
-        gc.collect()
         for _ in range(2):
-            loops.backward(model(torch.ones(1, 4).to(setting.high)).sum(), optimizer)
-            optimizer.step()
-        assert bool(record_of(optimizer).masters.stored_chunks()) == setting.stored
-        assert all(stored_gradient(pair.master) is None for pair in record_of(optimizer).pairs())
+            reach(setting, model, optimizers)
+            optimizers[0].step()
+        assert bool(record_of(optimizers[0]).masters.stored_chunks()) == setting.stored
+        assert all(stored_gradient(pair.master) is None for pair in record_of(optimizers[0]).pairs())
+        optimizers[0] = torch.optim.SGD(model.parameters(), lr=0.5)
+        initialize(setting, model, optimizers, loss_scale=8.0, free_half_grads=True)
+        gc.collect()
 
 
 @settings_at("O2", "O5", stored=True)
@@ -257,17 +222,15 @@ def test_an_optimizer_that_has_replaced_another_keeps_no_more_between_steps(sett
 def test_a_freed_gradient_of_a_shared_param_is_there_for_each_optimizers_step_and_in_no_later_pass(
     setting, clears, session
 ):
-    model = torch.nn.Linear(4, 1, bias=False).to(setting.high)
-    expected = model.weight.detach().clone()
-    optimizers = [torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.5, 0.25)]
-    initialize(setting, model, optimizers, loss_scale=8.0, free_half_grads=True)
+    model, optimizers = shared(setting, 0.5, 0.25, free_half_grads=True)
+    expected = model.state_dict()["weight"].clone()
     for number in (1.0, 2.0, 4.0):
-        loops.backward(model(torch.full((1, 4), number, dtype=setting.high)).sum(), optimizers)
+        reach(setting, model, optimizers, number)
         for optimizer in optimizers:
             optimizer.step()
         for each in {None: [], "model": [model], "optimizers": optimizers}[clears]:
             each.zero_grad()
-        expected = expected - 0.5 * number - 0.25 * number
+        expected = expected - 0.75 * number
         assert torch.equal(model.state_dict()["weight"], expected)
 
 
@@ -281,9 +244,7 @@ def test_an_initialize_that_fails_leaves_an_earlier_optimizer_of_its_params_as_i
     found = []
     for fails in (False, True):
         with session_of(setting) as session:
-            model = make_network(setting)
-            optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.5)
-            initialize(setting, model, optimizer, loss_scale=8.0)
+            model, optimizer = begin(setting, RATE, momentum=0.5)
             train_step(model, optimizer, make_batch(setting))
             if fails:
                 session.observers.append(Failing())

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.copies import pickled, saved_and_loaded
 from helpers.networks import (
+    begin,
     each_setting,
     each_setting_and_stored,
     holds_nonzero,
@@ -131,9 +132,7 @@ def test_a_copy_adds_up_in_float32_on_a_cpu_within_its_session_and_after_it(sett
 @each_setting
 @copies
 def test_a_copy_has_a_float32_state_dict_that_loads(setting, duplicate, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = sgd(model)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+    (model, optimizer), batch = begin(setting, 0.5), make_batch(setting)
     train_step(model, optimizer, batch)
     twin = duplicate(model)
     assert all(not v.is_floating_point() or v.dtype is setting.high for v in twin.state_dict().values())
@@ -262,31 +261,12 @@ def test_a_forward_set_on_the_instance_is_kept_and_cast(setting, session):
     assert model(torch.ones(1, 6, dtype=setting.high)).dtype is setting.high
 
 
-@each_setting
-def test_an_ema_of_the_weights_follows_the_model(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = sgd(model)
-    initialize(setting, model, optimizer, loss_scale=8.0)
-    average = copy.deepcopy(model)
-    train_step(model, optimizer, batch)
-    with torch.no_grad():
-        for slow, fast in zip(average.parameters(), model.parameters()):
-            slow.copy_(fast)
-        for slow, fast in zip(average.buffers(), model.buffers()):
-            slow.copy_(fast)
-    average.eval()
-    model.eval()
-    assert torch.equal(average(batch[0]), model(batch[0]))
-
-
 # -- optimizers --------------------------------------------------------------------------------------------------------
 
 
 @each_setting_and_stored
 def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.125, momentum=0.5)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+    (model, optimizer), batch = begin(setting, 0.125, momentum=0.5), make_batch(setting)
     train_step(model, optimizer, batch)
     twin, twin_optimizer = copy.deepcopy((model, optimizer))
     before = [param.detach().clone() for param in model.parameters()]
@@ -298,9 +278,7 @@ def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting, 
 
 @each_setting
 def test_an_optimizer_pickles(setting, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = sgd(model)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+    (model, optimizer), batch = begin(setting, 0.5), make_batch(setting)
     train_step(model, optimizer, batch)
     twin = pickle.loads(pickle.dumps(optimizer))
     assert all(map(torch.equal, amp.master_params(optimizer), amp.master_params(twin)))
@@ -334,38 +312,26 @@ def test_an_optimizer_that_is_no_subclass_of_torchs_can_be_copied(setting, sessi
 @each_setting_and_stored
 @pytest.mark.parametrize("duplicate", [pickled, saved_and_loaded])
 @pytest.mark.parametrize("steps_before", [0, 2])
-def test_a_pickled_model_and_its_optimizer_train_on_or_say_at_once_why_not(setting, duplicate, steps_before, session):
-    model, batch = make_network(setting), make_batch(setting)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
-    initialize(setting, model, optimizer, loss_scale=8.0)
+def test_a_pickled_model_and_its_optimizer_train_on(setting, duplicate, steps_before, session):
+    (model, optimizer), batch = begin(setting, 0.5, momentum=0.5), make_batch(setting)
     for _ in range(steps_before):
         train_step(model, optimizer, batch)
-    try:
-        twin, twin_optimizer = duplicate((model, optimizer))
-    except RuntimeError as error:  # an error of ours, before anything is half done
-        assert "pickle" in str(error) and "state_dict" in str(error)
-    else:
-        before = [param.detach().clone() for param in twin.parameters()]
-        losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
-        assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
-        assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
-        assert all(map(torch.equal, twin.parameters(), model.parameters()))
-        assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
+    twin, twin_optimizer = duplicate((model, optimizer))
+    before = [param.detach().clone() for param in twin.parameters()]
+    losses = [train_step(twin, twin_optimizer, batch) for _ in range(3)]
+    assert not all(map(torch.equal, before, [param.detach() for param in twin.parameters()]))
+    assert losses == [train_step(model, optimizer, batch) for _ in range(3)]
+    assert all(map(torch.equal, twin.parameters(), model.parameters()))
+    assert all(map(torch.equal, amp.master_params(twin_optimizer), amp.master_params(optimizer)))
 
 
 @each_setting
 def test_a_model_and_its_optimizer_pickled_in_a_session_train_plainly_without_one_or_say_why_not(setting):
     batch = make_batch(setting)
     with session_of(setting):
-        model = make_network(setting)
-        optimizer = sgd(model)
-        initialize(setting, model, optimizer, loss_scale=8.0)
+        model, optimizer = begin(setting, 0.5)
         train_step(model, optimizer, batch)
-        try:
-            pickled = pickle.dumps((model, optimizer))
-        except RuntimeError as error:
-            assert "pickle" in str(error) and "state_dict" in str(error)
-            return
+        pickled = pickle.dumps((model, optimizer))
     twin, twin_optimizer = pickle.loads(pickled)
     before = [param.detach().clone() for param in twin.parameters()]
     twin_optimizer.zero_grad()

@@ -41,12 +41,21 @@ def backend_param(name):
     return pytest.param(name)
 
 
+each_order = pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
+two_dtypes = pytest.mark.skipif(low_of("O1") is low_of("O4"), reason="one dtype stands in for half at both levels")
 BACKENDS = [backend_param("native"), backend_param("patched")]
 
 
 def sgd(model, level="O0"):
     """Return an optimizer whose steps are equally long at all levels, with losses of ``loss_of``."""
     return torch.optim.SGD(model.parameters(), lr=0.125 / (TINY if level in DYNAMIC else 1.0), momentum=0.5)
+
+
+@pytest.fixture
+def quiet():
+    """A session that prints nothing."""
+    with ampcompat.session(verbosity=0):
+        yield
 
 
 def begin(level, kind="given", seed=0, **options):
@@ -136,10 +145,9 @@ def _refusal(subject, level, other):
     return f"{subject} casts torch's functions to {low}, and this call would cast them to {other_low}: .*reset"
 
 
-@pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
+@each_order
+@two_dtypes
 def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while_another_is_alive(levels, backend):
-    if low_of("O1") is low_of("O4"):
-        pytest.skip("one dtype stands in for half at both levels")
     with ampcompat.session(backend=backend, verbosity=0):
         first = begin(levels[0])
         before = iterate(*first)
@@ -153,10 +161,9 @@ def test_a_model_whose_functions_would_be_cast_to_another_dtype_is_refused_while
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is low_of(levels[1])
 
 
-@pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
+@each_order
+@two_dtypes
 def test_amp_init_with_another_dtype_is_refused_while_a_model_is_alive_and_so_is_a_model_after_it(levels, backend):
-    if low_of("O1") is low_of("O4"):
-        pytest.skip("one dtype stands in for half at both levels")
     low, other_low = map(low_of, levels)
     with ampcompat.session(backend=backend, verbosity=0):
         first = begin(levels[0])
@@ -174,155 +181,140 @@ def test_amp_init_with_another_dtype_is_refused_while_a_model_is_alive_and_so_is
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype is other_low
 
 
-@pytest.mark.parametrize("levels", [("O1", "O4"), ("O4", "O1")])
-def test_one_level_with_two_dtypes_is_refused_by_the_names_of_these(levels):
-    if low_of("O1") is low_of("O4"):
-        pytest.skip("one dtype stands in for half at both levels")
-    with ampcompat.session(verbosity=0):
-        first = begin(levels[0])
-        with pytest.raises(AmpError, match=_refusal(f"initialized at {levels[0]}, which", *levels)):
-            begin(levels[0], patch_torch_functions_type=low_of(levels[1]))
-        iterate(*first)
+@each_order
+@two_dtypes
+def test_one_level_with_two_dtypes_is_refused_by_the_names_of_these(levels, quiet):
+    first = begin(levels[0])
+    with pytest.raises(AmpError, match=_refusal(f"initialized at {levels[0]}, which", *levels)):
+        begin(levels[0], patch_torch_functions_type=low_of(levels[1]))
+    iterate(*first)
 
 
-@paired("level, other, is_first", ["O2", "O5"], ["O0", "O1", "O3"], [True, False])
-def test_an_optimizer_that_comes_later_has_masters_if_its_own_models_call_has(level, other, is_first):
-    with ampcompat.session(verbosity=0):
-        calls = [(level, "adopted", 0), (other, "given", 1)]
-        made = [begin(*call) for call in (calls if is_first else reversed(calls))]
-        model, optimizer, _ = made[0 if is_first else 1]
-        for _ in range(2):
-            iterate(model, optimizer, level)
-        masters = list(amp.master_params(optimizer))
-        assert {master.dtype for master in masters} == {HIGH}
-        half = [param for param in model.parameters() if param.dtype is not HIGH]
-        assert len(half) == 4 and not any(param is master for param in half for master in masters)
-
-
-@paired("level, other, is_first", ["O0", "O1", "O3", "O4"], ["O2", "O5"], [True, False])
-def test_an_optimizer_that_comes_later_has_no_masters_because_another_call_has(level, other, is_first):
-    with ampcompat.session(verbosity=0):
-        calls = [(level, "adopted", 0), (other, "given", 1)]
-        made = [begin(*call) for call in (calls if is_first else reversed(calls))]
-        model, optimizer, _ = made[0 if is_first else 1]
+@paired(
+    "levels, is_first",
+    [("O2", other) for other in ("O0", "O1", "O3")]
+    + [("O5", other) for other in ("O0", "O1", "O3")]
+    + [(level, other) for level in ("O0", "O1", "O3", "O4") for other in ("O2", "O5")],
+    [True, False],
+)
+def test_an_optimizer_that_comes_later_has_masters_if_its_own_models_call_has(levels, is_first, quiet):
+    calls = [(levels[0], "adopted", 0), (levels[1], "given", 1)]
+    made = [begin(*call) for call in (calls if is_first else reversed(calls))]
+    model, optimizer, level = made[0 if is_first else 1]
+    for _ in range(2):
         iterate(model, optimizer, level)
-        assert all(a is b for a, b in zip(model.parameters(), optimizer.param_groups[0]["params"]))
+    masters = list(amp.master_params(optimizer))
+    are_masters = [master is not param for master, param in zip(masters, model.parameters())]
+    assert are_masters == [level in ("O2", "O5") and param.dtype is not HIGH for param in model.parameters()]
+    assert sum(are_masters) == (4 if level in ("O2", "O5") else 0)
+    assert level == "O3" or {master.dtype for master in masters} == {HIGH}
 
 
 # -- loss scalers ------------------------------------------------------------------------------------------------------
 
 
 @paired("level, other", DYNAMIC, DYNAMIC)
-def test_an_overflow_lowers_the_scale_of_its_own_call_only(level, other):
-    with ampcompat.session(verbosity=0):
-        first, second = begin(level), begin(other, seed=1)
-        iterate(*first, overflows=True)
-        assert own_scalers() == [2.0**15, 2.0**16]
-        iterate(*second, overflows=True)
-        iterate(*second, overflows=True)
-        assert own_scalers() == [2.0**15, 2.0**14]
-        assert [iterate(*each)[0] for each in (first, second)] == [2.0**15, 2.0**14]
+def test_an_overflow_lowers_the_scale_of_its_own_call_only(level, other, quiet):
+    first, second = begin(level), begin(other, seed=1)
+    iterate(*first, overflows=True)
+    assert own_scalers() == [2.0**15, 2.0**16]
+    iterate(*second, overflows=True)
+    iterate(*second, overflows=True)
+    assert own_scalers() == [2.0**15, 2.0**14]
+    assert [iterate(*each)[0] for each in (first, second)] == [2.0**15, 2.0**14]
 
 
-def test_loss_id_counts_within_the_call_of_the_optimizer():
-    with ampcompat.session(verbosity=0):
-        first, second = begin("O1", num_losses=2), begin("O2", seed=1, num_losses=3, init_scale=2.0**10)
-        assert own_scalers() == [2.0**16] * 2 + [2.0**10] * 3
-        for (model, optimizer, level), loss_id in ((first, 1), (second, 2)):
-            backward(loss_of(model, level), optimizer, overflows=True, loss_id=loss_id)
-            optimizer.step()
-            assert amp.step_was_skipped(optimizer)
-        assert own_scalers() == [2.0**16, 2.0**15, 2.0**10, 2.0**10, 2.0**9]
+def test_loss_id_counts_within_the_call_of_the_optimizer(quiet):
+    first, second = begin("O1", num_losses=2), begin("O2", seed=1, num_losses=3, init_scale=2.0**10)
+    assert own_scalers() == [2.0**16] * 2 + [2.0**10] * 3
+    for (model, optimizer, level), loss_id in ((first, 1), (second, 2)):
+        backward(loss_of(model, level), optimizer, overflows=True, loss_id=loss_id)
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+    assert own_scalers() == [2.0**16, 2.0**15, 2.0**10, 2.0**10, 2.0**9]
 
 
 @pytest.mark.parametrize("fewer_first", [True, False])
-def test_a_loss_id_that_only_the_other_call_has_is_an_error(fewer_first):
-    with ampcompat.session(verbosity=0):
-        made = [begin("O1", seed=count, num_losses=count) for count in ((1, 3) if fewer_first else (3, 1))]
-        model, optimizer, level = made[0 if fewer_first else 1]
-        with pytest.raises(AmpError, match="loss_id=2, and there is 1 loss scaler: pass num_losses=3"):
-            amp.scale_loss(loss_of(model, level), optimizer, loss_id=2)
+def test_a_loss_id_that_only_the_other_call_has_is_an_error(fewer_first, quiet):
+    made = [begin("O1", seed=count, num_losses=count) for count in ((1, 3) if fewer_first else (3, 1))]
+    model, optimizer, level = made[0 if fewer_first else 1]
+    with pytest.raises(AmpError, match="loss_id=2, and there is 1 loss scaler: pass num_losses=3"):
+        amp.scale_loss(loss_of(model, level), optimizer, loss_id=2)
 
 
 @pytest.mark.parametrize("levels", TWO_LEVELS)
-def test_a_loss_of_two_calls_trains_the_models_of_both(levels):
+def test_a_loss_of_two_calls_trains_the_models_of_both(levels, quiet):
     level, other = levels
-    with ampcompat.session(verbosity=0):
-        made = [begin(level, seed=0, loss_scale=128.0), begin(other, seed=1, loss_scale=128.0)]
-        optimizers = [optimizer for _, optimizer, _ in made]
-        for passes in (1, 2):
+    made = [begin(level, seed=0, loss_scale=128.0), begin(other, seed=1, loss_scale=128.0)]
+    optimizers = [optimizer for _, optimizer, _ in made]
+    for passes in (1, 2):
+        for _ in range(passes):
+            backward(sum(loss_of(model, each) for model, _, each in made), optimizers)
+        found = [[master.grad.clone() for master in amp.master_params(optimizer)] for optimizer in optimizers]
+        for (model, optimizer, each), grads in zip(made, found):
+            optimizer.zero_grad()
             for _ in range(passes):
-                backward(sum(loss_of(model, each) for model, _, each in made), optimizers)
-            found = [[master.grad.clone() for master in amp.master_params(optimizer)] for optimizer in optimizers]
-            for (model, optimizer, each), grads in zip(made, found):
-                optimizer.zero_grad()
-                for _ in range(passes):
-                    backward(loss_of(model, each), optimizer)
-                for param, grad in zip(amp.master_params(optimizer), grads):
-                    assert torch.allclose(param.grad.double(), grad.double(), rtol=2e-2, atol=1e-3 * TINY)
-                optimizer.step()
-                optimizer.zero_grad()
+                backward(loss_of(model, each), optimizer)
+            for param, grad in zip(amp.master_params(optimizer), grads):
+                assert torch.allclose(param.grad.double(), grad.double(), rtol=2e-2, atol=1e-3 * TINY)
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 @pytest.mark.parametrize("overflow_of", [0, 1])
-def test_an_overflow_of_a_loss_of_two_calls_skips_the_steps_of_both_optimizers(overflow_of):
-    with ampcompat.session(verbosity=0):
-        made = [begin("O1", seed=0), begin("O2", seed=1)]
-        before = [masters_of(optimizer) for _, optimizer, _ in made]
-        losses = [loss_of(model, level) for model, _, level in made]
-        losses[overflow_of] = losses[overflow_of] * float("inf")
-        loops.backward(sum(losses), [optimizer for _, optimizer, _ in made])
-        for (_, optimizer, _), old in zip(made, before):
-            optimizer.step()
-            assert amp.step_was_skipped(optimizer)
-            assert differing(masters_of(optimizer), old) == []
+def test_an_overflow_of_a_loss_of_two_calls_skips_the_steps_of_both_optimizers(overflow_of, quiet):
+    made = [begin("O1", seed=0), begin("O2", seed=1)]
+    before = [masters_of(optimizer) for _, optimizer, _ in made]
+    losses = [loss_of(model, level) for model, _, level in made]
+    losses[overflow_of] = losses[overflow_of] * float("inf")
+    loops.backward(sum(losses), [optimizer for _, optimizer, _ in made])
+    for (_, optimizer, _), old in zip(made, before):
+        optimizer.step()
+        assert amp.step_was_skipped(optimizer)
+        assert differing(masters_of(optimizer), old) == []
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_call_without_optimizers_adds_no_scalers(order):
-    with ampcompat.session(verbosity=0):
-        calls = [("O2", "given"), ("O3", "without"), ("O0", "without"), ("O5", "given")][::order]
-        made = [begin(level, kind) for level, kind in calls]
-        assert own_scalers() == [2.0**16, 1.0][::order] and len(made) == 4
+def test_a_call_without_optimizers_adds_no_scalers(order, quiet):
+    calls = [("O2", "given"), ("O3", "without"), ("O0", "without"), ("O5", "given")][::order]
+    made = [begin(level, kind) for level, kind in calls]
+    assert own_scalers() == [2.0**16, 1.0][::order] and len(made) == 4
 
 
-def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers():
+def test_folds_whose_models_and_optimizers_are_gone_leave_no_scalers(quiet):
     """A checkpoint of the fifth fold of a cross-validation has its own scaler as ``loss_scaler0``, as under Apex."""
-    with ampcompat.session(verbosity=0):
-        for fold in range(3):
-            each = begin("O2", seed=fold, init_scale=2.0 ** (fold + 8))
-            iterate(*each)
-            gc.collect()
-            assert own_scalers() == [2.0 ** (fold + 8)]
-            iterate(*each, overflows=True)
-            assert own_scalers() == [2.0 ** (fold + 7)]
-            del each
+    for fold in range(3):
+        each = begin("O2", seed=fold, init_scale=2.0 ** (fold + 8))
+        iterate(*each)
+        gc.collect()
+        assert own_scalers() == [2.0 ** (fold + 8)]
+        iterate(*each, overflows=True)
+        assert own_scalers() == [2.0 ** (fold + 7)]
+        del each
 
 
-def test_the_state_of_amp_shows_the_scalers_of_the_newest_call():
+def test_the_state_of_amp_shows_the_scalers_of_the_newest_call(quiet):
     """As in Apex: a script that sets a scale after ``initialize`` means the optimizers that it has just passed."""
-    with ampcompat.session(verbosity=0):
-        made = [begin("O1", num_losses=2), begin("O2", seed=2, loss_scale=128.0)]
-        begin("O3", "without", seed=1)  # of a teacher: it trains nothing
-        assert own_scalers() == [2.0**16, 2.0**16, 128.0]
-        assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [128.0]
-        amp._amp_state.loss_scalers[0]._loss_scale = 4.0
-        assert iterate(*made[1])[0] == 4.0
-        assert iterate(*made[0])[0] == 2.0**16
+    made = [begin("O1", num_losses=2), begin("O2", seed=2, loss_scale=128.0)]
+    begin("O3", "without", seed=1)  # of a teacher: it trains nothing
+    assert own_scalers() == [2.0**16, 2.0**16, 128.0]
+    assert [scaler.loss_scale() for scaler in amp._amp_state.loss_scalers] == [128.0]
+    amp._amp_state.loss_scalers[0]._loss_scale = 4.0
+    assert iterate(*made[1])[0] == 4.0
+    assert iterate(*made[0])[0] == 2.0**16
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])
-def test_scalers_that_a_script_puts_in_place_are_those_of_the_newest_call(is_dropped):
-    with ampcompat.session(verbosity=0):
-        first = begin("O1", seed=0)
-        if is_dropped:
-            del first
-        second = begin("O2", seed=1, num_losses=2)
-        amp._amp_state.loss_scalers[0] = LossScaler(2.0)
-        assert iterate(*second)[0] == 2.0
-        amp._amp_state.loss_scalers = [LossScaler(8.0)]
-        assert iterate(*second)[0] == 8.0
-        assert own_scalers()[-1] == 8.0
+def test_scalers_that_a_script_puts_in_place_are_those_of_the_newest_call(is_dropped, quiet):
+    first = begin("O1", seed=0)
+    if is_dropped:
+        del first
+    second = begin("O2", seed=1, num_losses=2)
+    amp._amp_state.loss_scalers[0] = LossScaler(2.0)
+    assert iterate(*second)[0] == 2.0
+    amp._amp_state.loss_scalers = [LossScaler(8.0)]
+    assert iterate(*second)[0] == 8.0
+    assert own_scalers()[-1] == 8.0
 
 
 def test_state_dict_and_load_state_dict_restore_the_scalers_of_several_calls():
@@ -375,16 +367,15 @@ def test_a_checkpoint_of_one_call_loads_into_the_scalers_of_the_first(capsys):
 
 
 @pytest.mark.parametrize("strict_is_first", [True, False])
-def test_raise_on_max_skips_belongs_to_its_call(strict_is_first):
+def test_raise_on_max_skips_belongs_to_its_call(strict_is_first, quiet):
     options = [dict(max_skips=2, raise_on_max_skips=True), {}]
-    with ampcompat.session(verbosity=0):
-        made = [begin("O1", seed=i, **each) for i, each in enumerate(options if strict_is_first else options[::-1])]
-        strict, lenient = made if strict_is_first else reversed(made)
+    made = [begin("O1", seed=i, **each) for i, each in enumerate(options if strict_is_first else options[::-1])]
+    strict, lenient = made if strict_is_first else reversed(made)
+    for _ in range(5):
+        iterate(*lenient, overflows=True)
+    with pytest.raises(FloatingPointError):
         for _ in range(5):
-            iterate(*lenient, overflows=True)
-        with pytest.raises(FloatingPointError):
-            for _ in range(5):
-                iterate(*strict, overflows=True)
+            iterate(*strict, overflows=True)
 
 
 @pytest.mark.parametrize("strict_is_first", [True, False])
@@ -402,26 +393,28 @@ def test_max_skips_belongs_to_its_call(strict_is_first, capsys):
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_bounds_of_a_scale_belong_to_its_call(order):
-    options = [dict(min_loss_scale=2.0**15), dict(max_loss_scale=2.0**10), dict(init_scale=2.0**4), {}][::order]
-    with ampcompat.session(verbosity=0):
-        made = [begin("O1", seed=index, **each) for index, each in enumerate(options)]
-        assert own_scalers() == [2.0**16, 2.0**10, 2.0**4, 2.0**16][::order]
-        for _ in range(3):
-            for each in made:
-                iterate(*each, overflows=True)
-        assert own_scalers() == [2.0**15, 2.0**7, 2.0, 2.0**13][::order]
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_growth_and_backoff_belong_to_their_call(order):
-    options = [dict(growth_interval=2, growth_factor=4.0), dict(backoff_factor=0.25), {}][::order]
-    with ampcompat.session(verbosity=0):
-        made = [begin("O2", seed=index, **each) for index, each in enumerate(options)]
-        for overflows in (True, False, False):
-            for each in made:
-                iterate(*each, overflows=overflows)
-        assert own_scalers() == [2.0**17, 2.0**14, 2.0**15][::order]
+@pytest.mark.parametrize(
+    "options, overflows, expected",
+    [
+        (
+            [dict(min_loss_scale=2.0**15), dict(max_loss_scale=2.0**10), dict(init_scale=2.0**4), {}],
+            [True, True, True],
+            [2.0**15, 2.0**7, 2.0, 2.0**13],
+        ),
+        (
+            [dict(growth_interval=2, growth_factor=4.0), dict(backoff_factor=0.25), {}],
+            [True, False, False],
+            [2.0**17, 2.0**14, 2.0**15],
+        ),
+    ],
+    ids=["bounds", "growth and backoff"],
+)
+def test_what_bounds_and_moves_a_scale_belongs_to_its_call(order, options, overflows, expected, quiet):
+    made = [begin("O1", seed=index, **each) for index, each in enumerate(options[::order])]
+    for each in overflows:
+        for trained in made:
+            iterate(*trained, overflows=each)
+    assert own_scalers() == expected[::order]
 
 
 @pytest.mark.parametrize("quiet_is_first", [True, False])
@@ -477,13 +470,12 @@ def test_an_option_of_the_session_holds_for_every_call_at_its_own_level():
         assert [iterate(*each)[0] for each in made] == [128.0] * 3
 
 
-def test_a_session_in_a_session_is_refused_and_changes_nothing_for_the_models_of_the_first():
-    with ampcompat.session(verbosity=0):
-        each = begin("O1")
-        with pytest.raises(AmpError, match="open already"), ampcompat.session("O3", loss_scale=1.0):
-            pass
-        begin("O3", "without", seed=1)
-        assert [iterate(*each)[0], iterate(*each, overflows=True)[1]] == [2.0**16, True]
+def test_a_session_in_a_session_is_refused_and_changes_nothing_for_the_models_of_the_first(quiet):
+    each = begin("O1")
+    with pytest.raises(AmpError, match="open already"), ampcompat.session("O3", loss_scale=1.0):
+        pass
+    begin("O3", "without", seed=1)
+    assert [iterate(*each)[0], iterate(*each, overflows=True)[1]] == [2.0**16, True]
 
 
 def test_sessions_one_after_the_other_share_nothing():

@@ -131,24 +131,29 @@ def begin(setting, make, **options):
     return model, optimizer
 
 
+def check(setting, make, train):
+    """Compare a training with the same in float64 without amp; ``train`` gets a function that does a backward pass."""
+    reference = network(torch.float64)
+    train(reference, make(reference.parameters()), lambda: loss_of(reference, torch.float64).backward())
+    with session_of(setting):
+        model, optimizer = begin(setting, make)
+        train(model, optimizer, lambda: backward(setting, model, optimizer))
+        assert all(param.dtype is setting.high for param in amp.master_params(optimizer) if setting.has_masters)
+    assert error_of(model, reference) <= tolerance(setting)
+
+
 # -- methods -----------------------------------------------------------------------------------------------------------
 
 
 @each_setting
 def test_an_optimizer_that_steps_in_two_calls_trains_as_without_amp(setting):
-    reference = network(torch.float64)
-    by_hand = TwoSteps(reference.parameters())
-    for _ in range(8):
-        for step in (by_hand.first_step, by_hand.second_step):
-            loss_of(reference, torch.float64).backward()
-            step()
-    with session_of(setting):
-        model, optimizer = begin(setting, TwoSteps)
+    def train(model, optimizer, pass_on):
         for _ in range(8):
-            for name in ("first_step", "second_step"):
-                backward(setting, model, optimizer)
-                getattr(optimizer, name)()
-    assert error_of(model, reference) <= tolerance(setting)
+            for step in (optimizer.first_step, optimizer.second_step):
+                pass_on()
+                step()
+
+    check(setting, TwoSteps, train)
 
 
 @settings_at("O1", "O2")
@@ -278,14 +283,7 @@ def test_groups_that_a_script_rebuilds_of_the_models_params_train(setting, momen
                 rebuild(model, optimizer)
             optimizer.step()
 
-    reference = network(torch.float64)
-    by_hand = torch.optim.SGD(reference.parameters(), lr=RATE, momentum=0.5)
-    train(reference, by_hand, lambda: loss_of(reference, torch.float64).backward())
-    with session_of(setting):
-        model, optimizer = begin(setting, lambda params: torch.optim.SGD(params, lr=RATE, momentum=0.5))
-        train(model, optimizer, lambda: backward(setting, model, optimizer))
-        assert all(param.dtype is setting.high for param in amp.master_params(optimizer) if setting.has_masters)
-    assert error_of(model, reference) <= tolerance(setting)
+    check(setting, lambda params: torch.optim.SGD(params, lr=RATE, momentum=0.5), train)
 
 
 @settings_at("O0", "O1", "O2", "O4", "O5", stored=True)

@@ -62,14 +62,3 @@ def test_an_optimizer_of_params_outside_of_any_model_trains_them(setting, sessio
     iterate(loss, optimizer)
     assert holds_nonzero(expected)
     assert torch.allclose(temperature.detach().double(), 1.0 - 0.5 * expected.double(), rtol=1e-3)
-
-
-@each_setting
-def test_an_optimizer_that_trains_the_model_may_come_late_and_says_nothing_at_verbosity_0(setting, capfd):
-    with session_of(setting, verbosity=0):
-        model, batch = make_network(setting), make_batch(setting)
-        initialize(setting, model, loss_scale=8.0)
-        before = [param.detach().clone() for param in model.parameters()]
-        iterate(torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), sgd(model.parameters()))
-        assert not all(map(torch.equal, before, [param.detach() for param in model.parameters()]))
-        assert "".join(capfd.readouterr()) == ""
