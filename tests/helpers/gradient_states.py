@@ -10,6 +10,32 @@ import torch
 from helpers.networks import ScaleReference
 
 
+def change(param, how):
+    """Do what scripts do to the gradient of a param."""
+    if how == "halve":
+        param.grad.mul_(0.5)
+    elif how == "halve a copy":
+        param.grad = param.grad * 0.5
+    elif how == "halve data":
+        param.grad.data = param.grad.data * 0.5
+    elif how == "mask":
+        param.grad[..., 0] = 0.0
+    elif how == "mask data":
+        param.grad.data[..., 0] = 0.0
+    elif how == "zero":
+        param.grad.zero_()
+    elif how == "add":
+        param.grad.add_(2.0**-5)
+    elif how == "add data":
+        param.grad.data += 2.0**-5
+    elif how == "replace":
+        param.grad = torch.full_like(param.grad, 2.0**-5)
+    elif how == "clip":
+        torch.nn.utils.clip_grad_value_([param], 2.0**-6)
+    else:
+        param.grad = None
+
+
 class StaticScale:
     """A loss scale that never changes, beside ``ScaleReference``."""
 

@@ -8,7 +8,7 @@ import copy
 import pytest
 import torch
 from helpers import loops
-from helpers.gradient_states import HeldGradients, StaticScale
+from helpers.gradient_states import HeldGradients, StaticScale, change
 from helpers.networks import ScaleReference, holds_nonzero, settings_at
 from helpers.networks import initialize as initialize_amp
 from helpers.sequences import FACTOR, NAMES, Linears, SessionMachine, rare, run_sequences, subsets
@@ -238,7 +238,11 @@ class Script(SessionMachine):
             if expected.is_readable(name) and grad is not None and expected.is_exact(name, 2.0**-5):
                 if how.startswith("halve") and not torch.equal((grad * 2.0**7).round(), grad * 2.0**7):
                     continue  # a bit more would be needed at every call
-                expected.change(name, change(getattr(self.model, name), grad, how))
+                by_hand = torch.nn.Parameter(torch.zeros(1, 2, dtype=torch.float64))
+                by_hand.grad = grad.clone().view(1, 2)
+                for param in (by_hand, getattr(self.model, name)):
+                    change(param, how)
+                expected.change(name, None if by_hand.grad is None else by_hand.grad[0])
 
     @precondition(lambda self: self.expected.unchecked is None)
     @rule(
@@ -344,30 +348,6 @@ def clear_model(model, to_none):
             param.grad = None
         elif param.grad is not None:
             param.grad.detach_().zero_()
-
-
-def change(param, grad, how):
-    """Change ``param.grad`` in one way; return what ``grad``, its value in float64, is then."""
-    if how == "halve":
-        param.grad.mul_(0.5)
-        return grad * 0.5
-    if how == "halve a copy":
-        param.grad = param.grad * 0.5
-        return grad * 0.5
-    if how.startswith("mask"):
-        (param.grad.data if how == "mask data" else param.grad)[0, 0] = 0.0
-        return grad * torch.tensor([0.0, 1.0], dtype=grad.dtype)
-    if how == "add":
-        param.grad.add_(2.0**-5)
-        return grad + 2.0**-5
-    if how == "replace":
-        param.grad = torch.full_like(param.grad, 2.0**-5)
-        return torch.full_like(grad, 2.0**-5)
-    if how == "clip":
-        torch.nn.utils.clip_grad_value_([param], 2.0**-6)
-        return grad.clamp(-(2.0**-6), 2.0**-6)
-    param.grad = None
-    return None
 
 
 COUNT_OF_SETTINGS = 6

@@ -10,6 +10,7 @@ import gc
 import pytest
 import torch
 from helpers import loops
+from helpers.gradient_states import change
 from helpers.networks import (
     INPUT,
     SETTINGS,
@@ -80,33 +81,8 @@ def clip_norm(model):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 0.125)
 
 
-def mask(model):
-    for param in model.parameters():
-        param.grad.mul_((torch.arange(param.numel()).reshape(param.shape) % 2).to(param.grad.dtype))
-
-
 def freeze_rows(model):
     model[0].weight.grad[:4].zero_()
-
-
-def add_a_penalty(model):
-    for param in model.parameters():
-        param.grad.add_(0.5 * param.detach())
-
-
-def add_a_penalty_through_data(model):
-    for param in model.parameters():
-        param.grad.data += 0.5 * param.data
-
-
-def replace(model):
-    for param in model.parameters():
-        param.grad = param.grad.sign() * 0.0625
-
-
-def replace_through_data(model):
-    for param in model.parameters():
-        param.grad.data = param.grad.data * 0.25
 
 
 def remove_some(model):
@@ -114,18 +90,8 @@ def remove_some(model):
     model[2].bias.grad = None
 
 
-def remove_all(model):
-    for param in model.parameters():
-        param.grad = None
-
-
 def clear_the_model(model):
     model.zero_grad()
-
-
-def zero_in_place(model):
-    for param in model.parameters():
-        param.grad.zero_()
 
 
 def divide_in_a_kept_list(model):
@@ -152,22 +118,27 @@ def one_of_them(model):
     model[2].weight.grad.mul_(4.0)
 
 
+def each(how):
+    """Return a function that changes the gradients of all params of a model."""
+
+    def change_all(model):
+        for param in model.parameters():
+            change(param, how)
+
+    change_all.__name__ = how
+    return change_all
+
+
 CHANGES = [
     clip_norm,
-    mask,
     freeze_rows,
-    add_a_penalty,
-    add_a_penalty_through_data,
-    replace,
-    replace_through_data,
     remove_some,
-    remove_all,
     clear_the_model,
-    zero_in_place,
     divide_in_a_kept_list,
     through_numpy,
     through_an_address,
     one_of_them,
+    *map(each, ["mask", "add", "add data", "replace", "halve data", "zero", "remove"]),
 ]
 
 
@@ -261,7 +232,7 @@ def test_what_a_script_changes_in_the_model_and_then_in_the_groups_is_obeyed(
     check_changes(setting, found, change, passes, of_groups)
 
 
-IN_A_BLOCK = [mask, freeze_rows, remove_some, remove_all, clear_the_model, zero_in_place, one_of_them]
+IN_A_BLOCK = [freeze_rows, remove_some, clear_the_model, one_of_them, *map(each, ["mask", "remove", "zero"])]
 
 
 @paired(
@@ -420,9 +391,9 @@ def test_reading_gradients_changes_no_bit_of_a_training(setting, read, session):
     def log(model):
         kept.extend(READS[read](param.grad) for param in model.parameters())
 
-    for change in (log, nothing):
+    for use in (log, nothing):
         model, optimizer = begin(setting)
-        train(model, optimizer, loops.backward, change, 2)
+        train(model, optimizer, loops.backward, use, 2)
         found.append(masters_of(model, optimizer))
     assert differing(*found) == [] and len(kept) == 12
     assert all(isinstance(each, torch.Tensor) for each in kept)

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 from helpers import loops
-from helpers.networks import initialize, session_of, settings_at
+from helpers.networks import initialize, settings_at
 from helpers.pairing import paired
 
 from ampcompat import amp
@@ -80,32 +80,23 @@ def test_they_are_true_after_every_kind_of_block(setting, how, session):
     assert_true(setting, model, 1, 2)
 
 
-@pytest.mark.parametrize("order", ["ab", "ba", "b then a", "a then b"])
+@pytest.mark.parametrize(
+    "order, inner", [("ab", 0), ("ba", 0), ("b then a", 0), ("a then b", 0), ("b then a", 1), ("a then b", 1)]
+)
 @settings_at(*LEVELS)
-def test_they_are_true_after_nested_blocks(setting, order):
-    check_nested_blocks(setting, order, 0, 0)
-
-
-@pytest.mark.parametrize("order", ["b then a", "a then b"])
-@settings_at(*LEVELS)
-def test_they_are_true_after_nested_blocks_of_two_optimizers_and_scales(setting, order):
-    check_nested_blocks(setting, order, 1, 1)
-
-
-def check_nested_blocks(setting, order, inner_optimizer, loss_id):
-    with session_of(setting):
-        model, optimizers = make(setting, num_losses=2)
-        amp._amp_state.loss_scalers[1]._loss_scale = 16.0
-        backward(setting, model, optimizers, 3)
-        with amp.scale_loss(loss_of(setting, model, 1), optimizers[0]) as a:
-            if order == "a then b":
-                a.backward()
-            with amp.scale_loss(loss_of(setting, model, 2), optimizers[inner_optimizer], loss_id=loss_id) as b:
-                for each in order if len(order) == 2 else "b":
-                    {"a": a, "b": b}[each].backward()
-            if order == "b then a":
-                a.backward()
-        assert_true(setting, model, 3, 1, 2)
+def test_they_are_true_after_nested_blocks_of_one_optimizer_and_of_two_with_two_scales(setting, order, inner, session):
+    model, optimizers = make(setting, num_losses=2)
+    amp._amp_state.loss_scalers[1]._loss_scale = 16.0
+    backward(setting, model, optimizers, 3)
+    with amp.scale_loss(loss_of(setting, model, 1), optimizers[0]) as a:
+        if order == "a then b":
+            a.backward()
+        with amp.scale_loss(loss_of(setting, model, 2), optimizers[inner], loss_id=inner) as b:
+            for each in order if len(order) == 2 else "b":
+                {"a": a, "b": b}[each].backward()
+        if order == "b then a":
+            a.backward()
+    assert_true(setting, model, 3, 1, 2)
 
 
 @settings_at(*LEVELS)
