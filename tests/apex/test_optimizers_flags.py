@@ -6,6 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 import torch
+from helpers import automata
 from helpers.dispatched import Watch
 from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, params_of, set_gradients
 
@@ -42,12 +43,16 @@ def dampens(options):
     return bool(options.get("dampening"))
 
 
-@needs_flags
 @each_case
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_flagged_steps_change_nothing_and_the_others_follow_the_formula(make, formula, options, dtype):
+@pytest.mark.parametrize("is_read", [pytest.param(False, marks=needs_flags), True], ids=["on the device", "read"])
+def test_flagged_steps_change_nothing_and_the_others_follow_the_formula(
+    make, formula, options, dtype, is_read, monkeypatch
+):
+    if is_read:
+        monkeypatch.setattr(features, "has_flagged_sgd", lambda device_type: False)
     optimizer = made(make, options, fresh_params(dtype))
-    assert optimizer._step_supports_amp_scaling != dampens(options)
+    assert optimizer._step_supports_amp_scaling != (is_read or dampens(options))
     reference = Reference(formula, optimizer, options)
     half = dtype is torch.float16
     for index, overflowed in enumerate([True, False, True, True, False, False]):
@@ -100,23 +105,10 @@ def test_strides_do_not_matter(make, formula, options, flagged):
     assert torch.allclose(*runs, rtol=1e-5)
 
 
-@each_class
-def test_where_torch_lacks_the_operation_the_flag_is_read(make, formula, options, monkeypatch):
-    monkeypatch.setattr(features, "has_flagged_sgd", lambda device_type: False)
-    optimizer, plain = (made(make, options, fresh_params(torch.float32)) for _ in range(2))
-    assert not optimizer._step_supports_amp_scaling
-    for index, overflowed in enumerate([False, True, False]):
-        step(optimizer, index, overflowed, scale=8.0)
-        if not overflowed:
-            set_gradients(params_of(plain), index)
-            plain.step()
-    assert all(torch.allclose(one, other) for one, other in zip(params_of(optimizer), params_of(plain)))
-
-
 @needs_flags
 def test_adam_without_torchs_fused_operation_skips_by_the_flag_too(monkeypatch):
     monkeypatch.setattr(updates, "supported", lambda *rows: [])
-    test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], dtype=torch.float32)
+    test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], torch.float32, False, monkeypatch)
 
 
 @hypothesis.given(
@@ -155,29 +147,18 @@ def test_a_flagged_step_reads_nothing_in_as_many_operations_for_any_number_of_pa
     assert calls[0] == calls[1] < 120
 
 
-def amp_step(model, optimizer, overflowed):
-    optimizer.zero_grad()
-    loss = model(torch.full((1, 3), 2.0**-12)).float().sum() * 2.0**-12
-    with amp.scale_loss(loss, optimizer) as scaled:
-        scaled.backward()
-        if overflowed:
-            next(model.parameters()).grad[0, 0] = float("inf")
-    optimizer.step()
-
-
 @needs_flags
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @each_class
 def test_under_amp_no_step_reads_anything_and_overflows_are_skipped(make, formula, options, level):
     torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
-    model, optimizer = amp.initialize(model, make(model.parameters(), lr=0.01), opt_level=level, verbosity=0)
+    model, optimizer = automata.initialized(lambda params: make(params, lr=0.01), opt_level=level)
     for overflowed in (False, True):
-        amp_step(model, optimizer, overflowed)
+        automata.step(model, optimizer, overflowed)
     kept = [[param.detach().clone() for param in amp.master_params(optimizer)]]
     with Watch() as watch:
         for overflowed in (True, False):
-            amp_step(model, optimizer, overflowed)
+            automata.step(model, optimizer, overflowed)
             kept.append([param.detach().clone() for param in amp.master_params(optimizer)])
     assert watch.reads == 0
     same = [all(map(torch.equal, old, new)) for old, new in zip(kept, kept[1:])]

@@ -13,7 +13,7 @@ needs_device = pytest.mark.skipif(
 
 def on_host(params):
     """Return an optimizer whose loss scale is updated on the host."""
-    return torch.optim.SGD(params, lr=2.0**-10)
+    return torch.optim.Adam(params, lr=2.0**-10)
 
 
 def on_device(params):
@@ -35,11 +35,11 @@ def initialized(make_optimizer, **options):
 
 
 def step(model, optimizer, overflows=False):
-    """Do one step; return the loss scale that it used."""
+    """Do one step; return the loss scale that it used as a tensor, which the host has not read."""
     # Small enough not to overflow by itself at any scale that the tests reach.
     loss = model(torch.full((1, 3), 2.0**-12)).float().sum() * 2.0**-12
     with amp.scale_loss(loss, optimizer) as scaled_loss:
-        scale = scaled_loss.item() / loss.item()
+        scale = scaled_loss.detach() / loss.detach()
         (scaled_loss * (float("inf") if overflows else 1.0)).backward()
     optimizer.step()
     optimizer.zero_grad()

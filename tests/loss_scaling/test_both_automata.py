@@ -22,26 +22,33 @@ def numbers():
 
 
 @each_automaton
+@pytest.mark.parametrize("opt_level", ["O1", "O2"])
 @hypothesis.given(
     pattern=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=10),
     start=st.tuples(st.sampled_from([2.0**8, 2.0**10, 2.0**12, 2.0**14]), st.integers(0, 5)),
     bounds=st.sampled_from([(None, 2.0**24), (2.0**9, 2.0**11), (2.0**10, 2.0**10)]),
 )
+@hypothesis.example([(False, False)] * 3, (1024.0, 5), (None, 1024.0))
 @hypothesis.example([(False, True)] * 2 + [(True, True)] + [(False, True)] * 7, (8192.0, 0), (None, 1024.0))
 @hypothesis.example([(False, True)] * 2 + [(True, True)] * 2 + [(False, True)], (16.0, 0), (1024.0, 2.0**24))
 @hypothesis.settings(deadline=None, max_examples=15)
-def test_every_step_uses_the_automatons_scale(make_optimizer, pattern, start, bounds):
+def test_every_step_uses_the_automatons_scale_and_skipped_ones_change_nothing(
+    make_optimizer, opt_level, pattern, start, bounds
+):
     reference = ScaleReference(6, *bounds)
     try:
         options = {"growth_interval": 6, "min_loss_scale": bounds[0], "max_loss_scale": bounds[1]}
-        model, optimizer = initialized(make_optimizer, **options)
+        model, optimizer = initialized(make_optimizer, opt_level=opt_level, **options)
         load(*start)
         reference.scale, reference.unskipped = start
         for overflows, is_read in pattern:
+            before = [param.detach().clone() for param in amp.master_params(optimizer)]
             assert step(model, optimizer, overflows) == reference.scale
             reference.update(overflows)
+            assert all(map(torch.equal, before, amp.master_params(optimizer))) == overflows
             if is_read:
                 assert numbers() == {"loss_scale": reference.scale, "unskipped": reference.unskipped}
+                assert amp.step_was_skipped(optimizer) == overflows
     finally:
         ampcompat.reset()
 

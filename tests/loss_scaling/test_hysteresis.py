@@ -1,7 +1,7 @@
 """``hysteresis``: the scale is lowered at the n-th overflow since it last grew; every overflow skips its step."""
 
 import pytest
-import torch
+from helpers.automata import initialized, on_host, step
 
 from ampcompat import amp
 
@@ -20,14 +20,8 @@ HISTORY = [
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_overflows_count_from_the_last_growth(level):
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
-    options = {"init_scale": 8.0, "growth_interval": 2, "hysteresis": 2, "loss_scale": "dynamic"}
-    amp.initialize(model, optimizer, opt_level=level, verbosity=0, **options)
+    model, optimizer = initialized(on_host, opt_level=level, init_scale=8.0, growth_interval=2, hysteresis=2)
     for overflows, expected in HISTORY:
-        with amp.scale_loss(model(torch.ones(2, 3)).float().mean(), optimizer) as scaled_loss:
-            (scaled_loss * (float("inf") if overflows else 1.0)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        step(model, optimizer, overflows)
         assert amp.step_was_skipped(optimizer) == overflows
         assert amp.state_dict()["loss_scaler0"]["loss_scale"] == expected
