@@ -4,9 +4,22 @@ import copy
 
 import torch
 
+from ampcompat.tools.audit.audit import Audit
 from ampcompat.tools.audit.repeated_steps import unit_in_last_place
 
 STEPS = 12
+
+
+def audited(run, argv=()):
+    """Return the report of an audit of ``run()``."""
+    with Audit(list(argv)) as audit:
+        run()
+    return audit.report()
+
+
+def wrong(report):
+    """Return the kinds of what is wrong."""
+    return [each["kind"] for each in report["findings"] if each["is_wrong"]]
 
 
 def mlp(dtype=torch.bfloat16):
@@ -41,18 +54,16 @@ def embedding(dtype=torch.bfloat16):
 MODELS = {"mlp": mlp, "conv": conv, "embedding": embedding}
 
 
-def train(
-    model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None, clip=None, within=False, clip_function="norm"
-):
-    """Train a model: the mean square of its outputs.
+def train(model, optimizer, steps=STEPS, after=None, autocast=None, scaler=None, clip=None, within=False, loss_of=None):
+    """Train a model: by default, the mean square of its outputs.
 
     Args:
         after: called after each step.
         autocast: the dtype of an autocast region around the forward pass.
         scaler: a ``GradScaler``.
-        clip: "scaled" or "unscaled": clip the gradients then.
+        clip: (when, function, limit) to clip the gradients "scaled" or "unscaled", by "norm" or "value".
         within: backward and step are within the region, too.
-        clip_function: "norm" or "value".
+        loss_of: outputs in float32 -> loss.
     """
     dtype = next(model.parameters()).dtype
     for step in range(steps):
@@ -61,22 +72,23 @@ def train(
         optimizer.zero_grad()
         region = torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None)
         with region:
-            loss = model(x).float().pow(2).mean()
+            outputs = model(x).float()
+            loss = outputs.pow(2).mean() if loss_of is None else loss_of(outputs)
             if within:
-                loss.backward()
-                optimizer.step()
+                _backward_and_step(model, optimizer, loss, scaler, clip)
         if not within:
-            _backward_and_step(model, optimizer, loss, scaler, clip, clip_function)
+            _backward_and_step(model, optimizer, loss, scaler, clip)
         if after is not None:
             after(step)
 
 
-def _backward_and_step(model, optimizer, loss, scaler, clip, clip_function):
+def _backward_and_step(model, optimizer, loss, scaler, clip):
     (loss if scaler is None else scaler.scale(loss)).backward()
-    if clip == "unscaled":
-        scaler.unscale_(optimizer)
     if clip is not None:
-        getattr(torch.nn.utils, f"clip_grad_{clip_function}_")(model.parameters(), 1.0)
+        when, function, limit = clip
+        if when == "unscaled":
+            scaler.unscale_(optimizer)
+        getattr(torch.nn.utils, f"clip_grad_{function}_")(model.parameters(), limit)
     if scaler is None:
         optimizer.step()
     else:
@@ -221,20 +233,14 @@ def underflowing(scale, dtype=torch.float16, weight=1e-5, clip=None, weights=tor
     """Train with tiny gradients under autocast, or with half ``weights``, with a scaler of this scale, or none."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(weights)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=dtype, enabled=weights is torch.float32):
-            loss = (model(torch.randn(8, 16).to(weights)).float() * weight).sum()
-        (loss if scaler is None else scaler.scale(loss)).backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)
-            scaler.update()
+    train(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        autocast=dtype if weights is torch.float32 else None,
+        scaler=None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale),
+        clip=clip and ("scaled", "norm", clip),
+        loss_of=lambda outputs: (outputs * weight).sum(),
+    )
 
 
 def scaled_by_hand(scale):
@@ -361,8 +367,4 @@ class SmallState(torch.optim.Optimizer):
 def small_state(dtype, weight=1e-3):
     """Train float32 weights with ``SmallState`` and small gradients."""
     model = mlp(torch.float32)
-    optimizer = SmallState(model.parameters(), 1e-4, dtype)
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        (model(torch.randn(8, 16)).pow(2).mean() * weight).backward()
-        optimizer.step()
+    train(model, SmallState(model.parameters(), 1e-4, dtype), loss_of=lambda outputs: outputs.pow(2).mean() * weight)

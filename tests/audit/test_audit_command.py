@@ -137,32 +137,30 @@ NO_DTYPES = dict.fromkeys(("weights", "masters", "buffers", "sums between ranks"
 NO_DTYPES.update(dict.fromkeys(("activations", "averages", "gradients", "autocast"), []))
 
 
+def report_of(layers=(), text="…", tensors=()):
+    """Return a report with one finding, of these layers."""
+    finding = {"kind": "lost_updates", "is_wrong": True, "text": text, "remedy": "…", "level": "O5", "layers": layers}
+    return {"steps": 1, "repeated": 1, "dtypes": NO_DTYPES, "findings": [finding], "tensors": tensors}
+
+
 def test_the_page_escapes_what_a_script_names():
     layers = [{"name": "<b>", "numel": 4, "unmoved": 4, "lost": None}]
-    finding = {"kind": "lost_updates", "is_wrong": True, "text": "<i>", "remedy": "…", "level": "O5", "layers": layers}
-    dtypes = dict(NO_DTYPES)
     row = TensorRow("weight", "<s>", "bfloat16", 4, "bfloat16", {"exp_avg": "bfloat16"}, 4, 1.0)._asdict()
-    report = {"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding], "tensors": [row]}
-    page = to_html(report, ["<u>.py"])
+    page = to_html(report_of(layers, "<i>", [row]), ["<u>.py"])
     assert not any(name in page for name in ("<b>", "<i>", "<u>", "<s>")) and "&lt;u&gt;.py" in page
     assert "<dd><code>ampcompat run --opt-level O5 " in page  # where it wraps on a narrow screen
 
 
 def test_a_script_whose_trainer_has_the_backward_pass_is_repaired_by_the_command_line_alone(tmp_path):
-    finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
     script, texts = tmp_path / "train.py", []
     for line in ("loss.backward()", "transformers.Trainer(model).train()"):
         script.write_text("import transformers\n" + line)
-        report = {"steps": 1, "repeated": 1, "dtypes": NO_DTYPES, "findings": [finding]}
-        texts.append(audit_text.to_text(report, [str(script)]))
+        texts.append(audit_text.to_text(report_of(), [str(script)]))
     assert "ampcompat migrate --to-level O5" in texts[0] and "migrate" not in texts[1]
     assert all("ampcompat run --opt-level O5" in text for text in texts)
 
 
 def test_with_a_launcher_the_commands_have_it():
-    finding = {"kind": "lost_updates", "is_wrong": True, "text": "…", "remedy": "…", "level": "O5", "layers": []}
-    dtypes = dict(NO_DTYPES)
-    report = {"steps": 1, "repeated": 1, "dtypes": dtypes, "findings": [finding]}
-    text = audit_text.to_text(report, ["train.py"], launcher=["torchrun", "--nproc_per_node", "2"])
+    text = audit_text.to_text(report_of(), ["train.py"], launcher=["torchrun", "--nproc_per_node", "2"])
     assert "unchanged:  torchrun --nproc_per_node 2 -m ampcompat run --opt-level O5 train.py" in text
     assert "ampcompat ab --launcher 'torchrun --nproc_per_node 2' --levels O0,O5 train.py" in text
