@@ -22,20 +22,6 @@ def groups(length, total, start):
     return list(found.values())
 
 
-@hypothesis.given(runs)
-def test_every_iteration_has_the_real_size_of_its_group(run):
-    length, total, data = run
-    start = data.draw(strategies.integers(0, total - 1))
-    schedule = AccumulationSchedule(length)
-    for group in groups(length, total, start):
-        for iteration in group:
-            position = schedule.advance(iteration, total)
-            assert position.size == len(group)
-            assert position.is_last == (iteration == group[-1])
-            assert position.starts_run == (iteration == start)
-            assert position.num_missing == (start % length if group[0] == start else 0)
-
-
 def test_the_end_may_be_unknown():
     schedule = AccumulationSchedule(4)
     assert [schedule.advance(iteration).is_last for iteration in range(8)] == [False, False, False, True] * 2

@@ -2,11 +2,11 @@
 
 import collections
 import copy
-import threading
 
 import pytest
 import torch
 from helpers.precision import HIGH, LOW
+from helpers.threads import in_threads
 from mmcv_loops import ReturnsDtypes
 
 import ampcompat
@@ -163,11 +163,7 @@ def test_decorated_method_keeps_its_name_and_docstring():
 def test_a_copy_of_a_model_and_other_threads_compute_alike():
     model = copy.deepcopy(ReturnsDtypes(HIGH))
     seen = []
-    threads = [threading.Thread(target=lambda: seen.append(model(WIDE)[3])) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert in_threads(lambda: seen.append(model(WIDE)[3]), 4) == []
     assert seen == [LOW] * 4 and torch.mm(WIDE, WIDE).dtype is HIGH
 
 

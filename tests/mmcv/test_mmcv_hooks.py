@@ -60,14 +60,15 @@ def assert_equal(model, reference):
 
 
 @each_setting
-def test_mixed_precision_equals_the_written_out_loop_to_the_last_bit(setting):
+@pytest.mark.parametrize("loss_scale", [{"init_scale": 1024.0}, 512.0], ids=["dynamic", "static"])
+def test_mixed_precision_equals_the_written_out_loop_to_the_last_bit(setting, loss_scale):
     with session_of(setting):
         model, optimizer = make(setting)
         reference = reference_run(setting, model, 1, 6, overflows=(2,))
-        hook = Fp16OptimizerHook(loss_scale={"init_scale": 1024.0}, opt_level=setting.level)
+        hook = Fp16OptimizerHook(loss_scale=loss_scale, opt_level=setting.level)
         runner = BareRunner(model, optimizer, hook, losses_of(setting, overflows=(2,)), 6).run()
         assert_equal(model, reference)
-        assert runner.meta["fp16"]["loss_scaler"]["scale"] == 512.0
+        assert runner.meta["fp16"]["loss_scaler"]["scale"] == hook.loss_scaler.loss_scale == 512.0
 
 
 @each_setting
@@ -81,17 +82,6 @@ def test_accumulation_equals_the_written_out_loop_to_the_last_bit(setting):
         assert_equal(model, reference)
         assert hook.loss_scaler.cur_iter == 4 and hook.loss_scaler.last_overflow_iter == 1
         assert runner.meta["fp16"]["loss_scaler"] == hook.loss_scaler.state_dict()
-
-
-@settings_at("O1", "O2")
-def test_a_static_scale_skips_overflows_and_is_unchanged(setting):
-    with session_of(setting):
-        model, optimizer = make(setting)
-        reference = reference_run(setting, model, 1, 3, overflows=(1,))
-        hook = Fp16OptimizerHook(loss_scale=512.0, opt_level=setting.level)
-        BareRunner(model, optimizer, hook, losses_of(setting, overflows=(1,)), 3).run()
-        assert_equal(model, reference)
-        assert hook.loss_scaler.loss_scale == 512.0
 
 
 @settings_at("O0", "O1", "O2", "O5")
