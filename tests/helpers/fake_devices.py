@@ -12,7 +12,7 @@ import torch
 
 from ampcompat.apex.multi_tensor import updates
 from ampcompat.support.patching import PatchStack
-from ampcompat.support.torch_compat import features
+from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.selftest.sample_arguments import Device
 
 try:
@@ -25,6 +25,10 @@ except ImportError:  # torch before 2.0, where nothing needs them
 REASON = "this torch has no FakeTensorMode, or cannot set autocast's flags for a device that is not there"
 HAS_FAKES = FakeTensorMode is not None and hasattr(torch, "get_autocast_dtype")
 needs_fakes = pytest.mark.skipif(not HAS_FAKES, reason=REASON)
+needs_fake_steps = pytest.mark.skipif(
+    not features.is_version_within(oldest=fake_tensors.OLDEST),
+    reason="fake tensors go through a step since torch " + fake_tensors.OLDEST,
+)
 
 #: Exceptions of fake tensors, by a part of the message or the class name, and why the form cannot be called on them.
 NOT_FOR_FAKES = {

@@ -4,16 +4,13 @@ import functools
 
 import pytest
 import torch
+from helpers.fake_devices import needs_fake_steps
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ampcompat
 from ampcompat.errors import AmpValueError
-from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.estimate.batch_sizes import LARGEST, largest_batch, parse_size, shown_batch
-
-IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
-needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,7 @@ def test_nothing_fits_and_everything_fits():
     assert found == [0, LARGEST] and list(map(shown_batch, found)) == ["none", "2,048 or more"]
 
 
-@needs_fakes
+@needs_fake_steps
 def test_the_largest_batch_of_a_model_has_a_peak_below_the_memory():
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
 

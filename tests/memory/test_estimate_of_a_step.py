@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import loops, networks
+from helpers.fake_devices import needs_fake_steps
 from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
@@ -11,9 +12,6 @@ import ampcompat
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
 from ampcompat.tools.estimate import assumed_values
-
-IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
-needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
 
 
 def adam_of(params):
@@ -55,7 +53,7 @@ def assert_alike(found, report):
         assert getattr(found.peak_by_kind, kind) == pytest.approx(expected, rel=0.02, abs=256), kind
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_model_of_billions_of_params_takes_hardly_more_operations_than_a_small_one(monkeypatch):
     run, counts = assumed_values.AssumedValues.__torch_dispatch__, []
 
@@ -73,7 +71,7 @@ def test_a_model_of_billions_of_params_takes_hardly_more_operations_than_a_small
     assert 100 < counts[1] < 1.2 * counts[0]  # large weights are grouped differently
 
 
-@needs_fakes
+@needs_fake_steps
 @each_setting
 def test_a_prediction_is_what_is_measured_at_any_level(setting):
     if setting.backend == "patched" and setting.pair is not networks.STAND_IN:
@@ -119,7 +117,7 @@ def block_loss(model):
 LEVELS = [networks.Setting(level, "auto", pair) for level, pair in (("O1", networks.HALF), ("O2", networks.HALF))]
 
 
-@needs_fakes
+@needs_fake_steps
 @pytest.mark.parametrize(
     "setting, options, accumulate",
     [
@@ -137,7 +135,7 @@ def test_checkpoints_tied_weights_and_accumulation_are_those_of_the_step(setting
     assert_alike(found, measured(setting, Blocks(**options), block_loss, accumulate))
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_model_on_meta_takes_no_memory_and_a_real_one_is_left_alone():
     with torch.device("meta"):
         model = torch.nn.Sequential(*[torch.nn.Linear(30000, 30000, bias=False) for _ in range(2)])
@@ -153,7 +151,7 @@ def test_a_model_on_meta_takes_no_memory_and_a_real_one_is_left_alone():
     assert torch.equal(state, torch.get_rng_state())
 
 
-@needs_fakes
+@needs_fake_steps
 @each_setting
 def test_a_prediction_within_a_session_leaves_its_training_alone(setting):
     def trained(estimates):
@@ -170,7 +168,7 @@ def test_a_prediction_within_a_session_leaves_its_training_alone(setting):
     assert networks.differing(trained(False), trained(True)) == []
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_gpu_has_no_float32_copies_of_emulated_half_and_rounds_allocations(monkeypatch):
     monkeypatch.setenv("AMPCOMPAT_HALF_MATH", "on")
     layers = [torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3)]
@@ -198,7 +196,7 @@ def in_numpy(model):
     return model(torch.randn(8, 6)).mean() * float(model(torch.randn(8, 6)).detach().numpy().mean())
 
 
-@needs_fakes
+@needs_fake_steps
 @pytest.mark.parametrize(
     "optimizer, loss, error, message",
     [
@@ -214,7 +212,7 @@ def test_a_step_that_cannot_be_predicted_says_why(optimizer, loss, error, messag
         ampcompat.estimate(networks.make_network(), optimizer, "O0", loss=loss)
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_custom_operation_without_a_fake_kernel_is_named():
     @torch.library.custom_op("ampcompat_tests::doubled", mutates_args=())
     def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -227,7 +225,7 @@ def test_a_custom_operation_without_a_fake_kernel_is_named():
         ampcompat.estimate(networks.make_network(), adam_of, "O0", loss=loss)
 
 
-@needs_fakes
+@needs_fake_steps
 def test_values_that_are_read_are_those_of_a_good_step():
     seen = {}
 
@@ -249,7 +247,7 @@ def test_values_that_are_read_are_those_of_a_good_step():
     assert "integers" in note
 
 
-@needs_fakes
+@needs_fake_steps
 def test_integers_are_known_until_unknown_ones_are_written_to_them():
     data, seen = torch.arange(3 * assumed_values.LARGEST), {}
 
@@ -273,7 +271,7 @@ def test_integers_are_known_until_unknown_ones_are_written_to_them():
     assert "integers" in found.notes[0]
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_batch_that_is_cut_out_of_the_data_in_python_runs_no_fake_operation_per_sample(monkeypatch):
     kind, counts, data = type(fake_tensors.new_mode()), [], torch.arange(1000)
     run = kind.__torch_dispatch__
@@ -296,7 +294,7 @@ def test_a_batch_that_is_cut_out_of_the_data_in_python_runs_no_fake_operation_pe
     assert counts[1] == counts[3]
 
 
-@needs_fakes
+@needs_fake_steps
 def test_a_model_that_cannot_be_copied_is_reported():
     class Locked(torch.nn.Linear):
         def __deepcopy__(self, memo):

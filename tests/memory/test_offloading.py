@@ -3,18 +3,16 @@
 import pytest
 import torch
 from helpers import loops, networks
+from helpers.fake_devices import needs_fake_steps
 from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
-from ampcompat.support.torch_compat import fake_tensors, features
+from ampcompat.support.torch_compat import features
 
 if not hasattr(getattr(torch.autograd, "graph", None), "save_on_cpu"):
     pytest.skip("this torch has no save_on_cpu (1.10)", allow_module_level=True)
 save_on_cpu = torch.autograd.graph.save_on_cpu
-
-IS_OLD = not features.is_version_within(oldest=fake_tensors.OLDEST)
-needs_fakes = pytest.mark.skipif(IS_OLD, reason="fake tensors go through a step since torch " + fake_tensors.OLDEST)
 
 
 def plain(block, x):
@@ -73,7 +71,7 @@ def test_training_is_bitwise_the_same_with_saved_tensors_on_the_cpu(setting, run
     assert networks.differing(trained(setting, plain), trained(setting, run)) == []
 
 
-@needs_fakes
+@needs_fake_steps
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3", "O4", "O5"])
 def test_offloaded_copies_leave_the_gpu_and_are_in_no_sum(level):
     def estimated(run):
