@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 from trainings import record
 
 from ampcompat import amp
@@ -47,9 +48,7 @@ def train_with(*bad):
             x = torch.randn(32, 8)
             optimizer.zero_grad()
             loss = (model(x).float() - x.sum(1, keepdim=True) / 4).pow(2).mean() + 0.1
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
+            loops.step(loss, optimizer)
 
     return train
 

@@ -16,7 +16,6 @@ from ampcompat.observers.exponents import SAMPLE, TensorSamples
 from ampcompat.observers.optimizer_twin import OptimizerTwin
 from ampcompat.support.torch_compat import step_hooks
 from ampcompat.tools.forecast import prediction
-from ampcompat.tools.forecast.half_updates import HalfUpdates
 from ampcompat.tools.forecast.level_dtypes import StepDtypes
 from ampcompat.tools.forecast.op_calls import OpCalls
 
@@ -135,32 +134,6 @@ def test_no_hook_of_the_script_runs_at_the_step_of_a_copy():
     assert calls == [] and torch.equal(twin.pairs[0][1], torch.full((4,), 0.9, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("weight, rate, expected", ((1.0, 0.1, 1.0), (1000.0, 0.1, 0.0)))
-def test_kept_is_1_where_half_weights_follow_and_0_where_updates_are_lost(weight, rate, expected):
-    param = torch.nn.Parameter(torch.full((4,), weight))
-    optimizer = torch.optim.SGD([param], lr=rate)
-    updates = HalfUpdates()
-    for _ in range(10):
-        param.grad = torch.full((4,), 0.5)
-        updates.before_step(optimizer)
-        optimizer.step()
-    kept, is_finite = updates.kept()[id(param)]
-    assert kept == pytest.approx(expected, abs=0.01) and is_finite
-
-
-@pytest.mark.skipif(not half_kernels.steps_adam_in(torch.float16), reason="this torch has no Adam in float16 on a CPU")
-def test_a_twin_with_an_epsilon_of_0_is_not_finite_and_the_optimizer_is_untouched():
-    param = torch.nn.Parameter(torch.ones(4))
-    optimizer = torch.optim.Adam([param], lr=0.1)
-    updates = HalfUpdates()
-    for _ in range(3):
-        param.grad = torch.full((4,), 1e-5)
-        updates.before_step(optimizer)
-        optimizer.step()
-    assert updates.kept()[id(param)][1] is False
-    assert optimizer.state[param]["exp_avg"].dtype is torch.float32 and optimizer.state[param]["step"] == 3
-
-
 class NoHalf(torch.optim.SGD):
     """Steps on float32 params only."""
 
@@ -266,7 +239,8 @@ def test_the_training_is_the_same_as_without_a_forecast():
     for watch in (None, "ampcompat.tools.forecast.forecast_observer"):
         torch.manual_seed(0)
         model = Net(torch.nn.Dropout(0.5))
-        record(lambda model=model: train(model), watch=watch)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        record(lambda model=model, optimizer=optimizer: train(model, optimizer=optimizer), watch=watch)
         found.append([param.detach().clone() for param in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*found))
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import loops
 
 from ampcompat import amp
 from ampcompat.abtest.recording import forced_run
@@ -46,9 +47,7 @@ def train(model, steps=12, optimizer=None, loss=None, inputs=None, level="O1", *
         optimizer.zero_grad()
         output = model(x)
         value = (output - x[:, :1]).pow(2).mean() if loss is None else loss(output, x)
-        with amp.scale_loss(value, optimizer) as scaled_loss:
-            scaled_loss.backward()
-        optimizer.step()
+        loops.step(value, optimizer)
 
 
 def record(function, steps=12, watch=forecast_observer.__name__):
