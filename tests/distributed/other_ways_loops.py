@@ -1,8 +1,9 @@
-"""Other ways to spread training over ranks: sharded optimizer state, compressed gradients, split layers, stages.
+"""Ways to spread training over ranks: wrapped, sharded, with compressed gradients, split layers and stages.
 
 Importable by spawned processes.
 """
 
+import functools
 import inspect
 
 import torch
@@ -12,6 +13,7 @@ from sharded_loops import half_inside, shard
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.apex import parallel
 from ampcompat.errors import AmpError
 
 SCALE = 2.0**10  # no overflow in half all-reduces
@@ -29,7 +31,11 @@ def every_way(rank, cases):
 
 
 def train(net, optimizer, forward, inputs, level):
-    """Train with one infinite loss on the last rank; return the skips, the weights and evaluations before each step."""
+    """Train with one infinite loss on the last rank.
+
+    Returns:
+        The skips and the loss scale in the end, the weights, and evaluations before each step.
+    """
     last = torch.distributed.get_world_size() - 1 if torch.distributed.is_initialized() else 0
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     skips, seen = [], []
@@ -45,7 +51,11 @@ def train(net, optimizer, forward, inputs, level):
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))
     weights = {name: v.full_tensor() if hasattr(v, "full_tensor") else v for name, v in net.state_dict().items()}
-    return skips, weights, torch.stack(seen)
+    return skips + [scale_now()], weights, torch.stack(seen)
+
+
+def scale_now():
+    return amp.state_dict()["loss_scaler0"]["loss_scale"]
 
 
 def one_process(level):
@@ -60,6 +70,22 @@ def one_process(level):
 
 def _initialized(net, optimizer, level):
     return amp.initialize(net, optimizer, opt_level=level, init_scale=SCALE, verbosity=0)[1]
+
+
+def wrapped_by_torch(rank, level):
+    """Train under DistributedDataParallel what every rank made of a seed of its own."""
+    return _train_wrapped(torch.nn.parallel.DistributedDataParallel, rank, level)
+
+
+def wrapped_by_apex(rank, level):
+    """Train under Apex's DistributedDataParallel what every rank made of a seed of its own, with several messages."""
+    return _train_wrapped(functools.partial(parallel.DistributedDataParallel, message_size=50), rank, level)
+
+
+def _train_wrapped(wrapper, rank, level):
+    net = make_net(1 + rank)
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    return train(net, optimizer, wrapper(net), [batch[rank::2] for batch in batches()], level)
 
 
 def sharded_state(rank, level):
@@ -150,7 +176,7 @@ def stages(rank, level):
         optimizer.step()
         skips.append(amp.step_was_skipped(optimizer))
     names = {"0.weight": "2.weight", "0.bias": "2.bias"} if rank == 1 else {}
-    return skips, {names.get(name, name): value for name, value in net.state_dict().items()}
+    return skips + [scale_now()], {names.get(name, name): value for name, value in net.state_dict().items()}
 
 
 def refusals(rank):

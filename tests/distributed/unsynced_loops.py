@@ -2,21 +2,30 @@
 
 import torch
 from helpers import loops
+from torch.utils.checkpoint import checkpoint
 
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex.parallel import DistributedDataParallel as ApexStyle
 from ampcompat.launch.forced_levels.forced_level import forced
+from ampcompat.support.torch_compat import features
 
 MICRO, STEPS = 3, 3
 WRAPPERS = {"torch": torch.nn.parallel.DistributedDataParallel, "apex": ApexStyle}
 
 
-def make_net(level):
+class Recomputed(torch.nn.Sequential):
+    """Layers under one checkpoint."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+def make_net(kind=torch.nn.Sequential):
     """Return a net; O2 keeps the norm's params in float32, so that both kinds of master are there."""
     torch.manual_seed(1)
     layers = [torch.nn.Linear(6, 16), torch.nn.BatchNorm1d(16), torch.nn.Tanh(), torch.nn.Linear(16, 3)]
-    return torch.nn.Sequential(*layers).eval()  # batch statistics would differ between ranks and the joint batch
+    return kind(*layers).eval()  # batch statistics would differ between ranks and the joint batch
 
 
 def micro_batches():
@@ -25,8 +34,8 @@ def micro_batches():
     return [[torch.randn(8, 6, generator=generator) for _ in range(MICRO)] for _ in range(STEPS)]
 
 
-def start(level, **options):
-    net = make_net(level)
+def start(level, kind=torch.nn.Sequential, **options):
+    net = make_net(kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     amp.initialize(net, optimizer, opt_level=level, verbosity=0, **options)
     return net, optimizer
@@ -98,6 +107,8 @@ def cases(levels):
                 if level in ("O1", "O2"):
                     place = {"inject": (1, 0)}
                     yield (level, name, loop.__name__, "overflow"), level, name, loop, options, place, 1
+            if features.is_version_within(oldest="1.11"):  # which has checkpoints without reentrant passes
+                yield (level, name, "recomputed"), level, name, plain, options, {}, None
     yield ("O2", "torch", "forward alone"), "O2", "torch", plain, options, {"forward_alone": True}, None
 
 
@@ -106,7 +117,8 @@ def both_ranks(rank, levels):
     found = {}
     for key, level, wrapper, loop, options, place, overflow_rank in cases(levels):
         try:
-            net, optimizer = start(level, **options)
+            kind = Recomputed if "recomputed" in key else torch.nn.Sequential
+            net, optimizer = start(level, kind, **options)
             inject = dict(place) if overflow_rank in (None, rank) else {}
             found[key] = outcome(net, loop(WRAPPERS[wrapper](net), optimizer, slice(rank, None, 2), **inject))
         finally:
