@@ -95,20 +95,16 @@ def test_one_tensor_is_scaled_and_checked_as_before_march_2019(amp_c, source, ba
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_l2norm", "multi_tensor_axpby"])
+@pytest.mark.parametrize("name", ["multi_tensor_scale", "multi_tensor_axpby"])
 def test_inf_and_nan_set_the_flag_and_the_result_is_written(name, bad):
     sources, others, targets, noop = randoms(1), randoms(2), randoms(3), flag()
     sources[1][2] = bad
     if name == "multi_tensor_axpby":
         applied(name, noop, [sources, others, targets], 2.0, 3.0, 0)
-    elif name == "multi_tensor_scale":
-        applied(name, noop, [sources, targets], 2.0)
     else:
-        total = applied(name, noop, [sources])[0].item()
-        assert math.isnan(total) or math.isinf(total)
-    assert noop.item() == 1
-    if name == "multi_tensor_scale":
+        applied(name, noop, [sources, targets], 2.0)
         assert same(targets[0], sources[0] * 2.0) and not (targets[1] - targets[1] == 0).all()
+    assert noop.item() == 1
 
 
 def test_axpby_adds_and_checks_the_given_argument():
@@ -121,14 +117,21 @@ def test_axpby_adds_and_checks_the_given_argument():
 
 
 @pytest.mark.parametrize("dtype", [F32, torch.float16, torch.bfloat16], ids=str)
-def test_l2norm_is_of_all_and_of_each(dtype):
-    tensors = randoms(1, dtype) + [torch.zeros(0, dtype=dtype)]
-    total, each = applied("multi_tensor_l2norm", flag(), [tensors], True)
-    right = [float((tensor.double() ** 2).sum().sqrt()) for tensor in tensors]
-    assert each.tolist() == pytest.approx(right, rel=1e-6)
+@pytest.mark.parametrize("name, factor", [("l2norm", None), ("l2norm_mp", None), ("unscale_l2norm", 0.25)])
+def test_norms_are_of_all_and_of_each_and_inf_sets_the_flag(name, factor, dtype):
+    tensors, noop = randoms(1, dtype) + [torch.zeros(0, dtype=dtype)], flag()
+    name, before = "multi_tensor_" + name, doubled(tensors)
+    args = [] if factor is None else [torch.tensor([factor])]
+    total, each = applied(name, noop, [tensors], *args, True)
+    right = [(factor or 1.0) * float((tensor**2).sum().sqrt()) for tensor in before]
+    assert each.tolist() == pytest.approx(right, rel=1e-6) and noop.item() == 0
     assert total.shape == (1,) and total.item() == pytest.approx(math.sqrt(sum(norm**2 for norm in right)), rel=1e-6)
-    total, each = applied("multi_tensor_l2norm", flag(), [tensors])
+    assert all(torch.equal(one.double(), other) for one, other in zip(tensors, before))
+    total, each = applied(name, noop, [tensors], *args)
     assert each.numel() == 0 and total.dtype == F32
+    for bad in (math.inf, -math.inf, math.nan):
+        tensors[1][0], noop = bad, flag()
+        assert not math.isfinite(applied(name, noop, [tensors], *args)[0].item()) and noop.item() == 1
 
 
 def test_l2norm_of_half_tensors_does_not_overflow():
@@ -140,24 +143,8 @@ def test_l2norm_scale_writes_scaled_tensors_and_returns_the_norm_before_that():
     tensors, outs = randoms(1), randoms(2)
     total, each = applied("multi_tensor_l2norm_scale", flag(), [tensors, outs], 0.5, True)
     assert all(same(out, tensor * 0.5) for tensor, out in zip(tensors, outs))
-    right = applied("multi_tensor_l2norm_mp", flag(), [tensors], True)
+    right = applied("multi_tensor_l2norm", flag(), [tensors], True)
     assert torch.equal(total, right[0]) and torch.equal(each, right[1])
-
-
-@pytest.mark.parametrize("dtype", [F32, torch.float16], ids=str)
-def test_unscale_l2norm_is_of_what_the_tensors_would_be_without_the_scale(dtype):
-    tensors, inv_scale = randoms(1, dtype), torch.tensor([0.25])
-    before, noop = doubled(tensors), flag()
-    total, each = applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale, True)
-    right = [0.25 * float((tensor**2).sum().sqrt()) for tensor in before]
-    assert each.tolist() == pytest.approx(right, rel=1e-6) and noop.item() == 0
-    assert total.shape == (1,) and total.item() == pytest.approx(math.sqrt(sum(norm**2 for norm in right)), rel=1e-6)
-    assert all(torch.equal(one.double(), other) for one, other in zip(tensors, before))
-    total, each = applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale)
-    assert each.numel() == 0 and total.dtype == F32
-    tensors[1][0] = math.inf
-    applied("multi_tensor_unscale_l2norm", noop, [tensors], inv_scale)
-    assert noop.item() == 1
 
 
 class Hysteresis:

@@ -149,14 +149,18 @@ def test_subclasses_save_and_load_the_scale_and_the_masters_by_their_names_in_ap
 
 
 @each_half
-def test_the_vectors_of_masters_share_their_memory(dtype):
+@pytest.mark.parametrize("name", ["fp32_groups", "fp16_groups"])
+def test_the_vectors_of_masters_and_of_half_params_share_their_memory(dtype, name):
     _, optimizer = prepared(dtype)
-    (vector,) = optimizer.fp32_groups_flat
-    assert optimizer.fp32_groups_flat[0] is vector
+    (params,) = getattr(optimizer, name)
+    before = torch.cat([param.detach().reshape(-1) for param in params])
+    (vector,) = getattr(optimizer, name + "_flat")
+    assert vector.dtype is params[0].dtype and torch.equal(vector, before)
+    assert getattr(optimizer, name + "_flat")[0] is vector
     vector.fill_(3.0)
-    assert all(bool((param == 3.0).all()) for param in optimizer.fp32_groups[0])
-    optimizer.fp32_groups[0][0].data = torch.zeros_like(optimizer.fp32_groups[0][0])
-    assert bool((optimizer.fp32_groups_flat[0][: optimizer.fp32_groups[0][0].numel()] == 0.0).all())
+    assert all(bool((param == 3.0).all()) for param in params)
+    params[0].data = torch.zeros_like(params[0])
+    assert bool((getattr(optimizer, name + "_flat")[0][: params[0].numel()] == 0.0).all())
 
 
 @each_half
@@ -204,14 +208,3 @@ def test_a_subclass_with_a_step_of_its_own_trains_as_its_base_does(dtype):
         )
         results.append((str(losses), optimizer.cur_scale, optimizer.cur_iter, optimizer.last_overflow_iter))
     assert results[0] == results[1] and results[0][1:] == (2.0**15, 7, 3)
-
-
-@each_half
-def test_the_vectors_of_half_params_share_their_memory(dtype):
-    model, optimizer = prepared(dtype)
-    before = [param.detach().clone() for param in model.parameters()]
-    (vector,) = optimizer.fp16_groups_flat
-    assert vector.dtype is dtype and torch.equal(vector, torch.cat([value.reshape(-1) for value in before]))
-    assert optimizer.fp16_groups_flat[0] is vector
-    vector.zero_()
-    assert not any(param.detach().any() for param in model.parameters())

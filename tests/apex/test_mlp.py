@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from helpers.copies import saved_and_loaded
 from helpers.half_kernels import dtype_params
 
 from ampcompat.apex.mlp import MLP, FusedDense, FusedDenseGeluDense, MlpFunction
@@ -98,13 +97,3 @@ def test_what_makes_no_sense_is_refused():
         MLP([2])
     with pytest.raises(AmpValueError, match="bias must be True"):
         FusedDenseGeluDense(2, 3, 2, bias=False)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: MLP([6, 8, 3]), lambda: FusedDense(6, 8), lambda: FusedDenseGeluDense(6, 8, 3)]
-)
-def test_its_state_loads_into_another(make):
-    module, other = make(), make()
-    other.load_state_dict(saved_and_loaded(module.state_dict()))
-    x = torch.randn(2, 6)
-    assert torch.equal(other(x), module(x))

@@ -10,6 +10,7 @@ from helpers.half_kernels import dtype_params
 from helpers.networks import initialize, session_of, settings_at
 
 from ampcompat.apex import normalization
+from ampcompat.apex.contrib import FastLayerNorm
 from ampcompat.apex.normalization import FusedLayerNorm, FusedRMSNorm, MixedFusedLayerNorm, MixedFusedRMSNorm
 from ampcompat.errors import AmpValueError
 
@@ -98,6 +99,14 @@ def test_the_mixed_ones_take_the_weights_dtype_and_the_others_the_inputs(kind, o
     output = check(make_norm(kind, 7, of_weights), x, grad, 1)
     assert output.dtype is (of_weights if kind in (MixedFusedLayerNorm, MixedFusedRMSNorm) else of_input)
     assert x.grad.dtype is of_input
+
+
+@each_mix
+def test_the_fast_one_of_contrib_takes_a_size_and_an_epsilon(of_input, of_weights):
+    x, grad = make_input((5, 7), of_input)
+    norm = make_norm(FastLayerNorm, 7, of_weights, eps=1e-3)
+    assert check(norm, x, grad, 1).dtype is of_input
+    assert copy.deepcopy(norm).epsilon == norm.epsilon == norm.eps == 1e-3
 
 
 @each_dtype

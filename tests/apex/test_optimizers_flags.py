@@ -13,7 +13,7 @@ from optimizer_cases import CASES, IDS, PLAIN, Reference, fresh_params, made, pa
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers
-from ampcompat.apex.multi_tensor import foreach_ops, updates
+from ampcompat.apex.multi_tensor import foreach_ops
 from ampcompat.support.torch_compat import features
 
 needs_flags = pytest.mark.skipif(
@@ -103,12 +103,6 @@ def test_strides_do_not_matter(make, formula, options, flagged):
                 optimizer.step()
         runs.append(params_of(optimizer)[0].detach())
     assert torch.allclose(*runs, rtol=1e-5)
-
-
-@needs_flags
-def test_adam_without_torchs_fused_operation_skips_by_the_flag_too(monkeypatch):
-    monkeypatch.setattr(updates, "supported", lambda *rows: [])
-    test_flagged_steps_change_nothing_and_the_others_follow_the_formula(*CASES[0], torch.float32, False, monkeypatch)
 
 
 @hypothesis.given(

@@ -5,6 +5,7 @@ import torch
 from helpers.half_kernels import trains_in
 from optimizer_cases import PLAIN, fresh_params, made, params_of, set_gradients
 
+from ampcompat.apex import optimizers
 from ampcompat.apex.contrib import optimizers as legacy_optimizers
 from ampcompat.support.torch_compat import features
 
@@ -58,6 +59,22 @@ def test_weights_are_right_and_gradients_unscaled(make, options, unscales, flagg
         for one, other in zip(params_of(optimizer), params_of(plain)):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
     assert scaler.get_scale() == SCALE / 2
+
+
+@needs_grad_scaler
+@pytest.mark.parametrize("make", [optimizers.FusedAdam, optimizers.FusedMixedPrecisionLamb])
+def test_step_takes_a_grad_scaler(make):
+    param, right = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    optimizer, plain = make([param], lr=0.1), make([right], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
+    scaler.scale((param * 0.25).sum()).backward()
+    (right * 0.25).sum().backward()
+    optimizer.step(grad_scaler=scaler)
+    plain.step()
+    assert torch.allclose(param, right)
+    param.grad.fill_(float("inf"))
+    optimizer.step(grad_scaler=scaler)
+    assert torch.allclose(param, right)
 
 
 def test_a_skip_that_the_host_reads_leaves_unscaled_gradients(monkeypatch):

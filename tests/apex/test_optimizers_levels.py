@@ -9,13 +9,8 @@ from helpers import loops, precision
 from optimizer_cases import PLAIN, Reference, made
 
 from ampcompat import amp
-from ampcompat.apex import optimizers
 
 IDS = [case[0].__name__ for case in PLAIN]
-
-needs_grad_scaler = pytest.mark.skipif(
-    not hasattr(torch, "amp") or not hasattr(torch.amp, "GradScaler"), reason="this torch has no GradScaler for the CPU"
-)
 
 
 def prepared(make, level, loss_scale=128.0):
@@ -48,22 +43,6 @@ def test_a_resumed_run_equals_one_that_went_on(level, make, formula, options):
     amp.load_state_dict(saved[2])
     train(model, optimizer, range(3, 6))
     assert all(torch.equal(param.detach(), each) for param, each in zip(amp.master_params(optimizer), right))
-
-
-@needs_grad_scaler
-@pytest.mark.parametrize("make", [optimizers.FusedAdam, optimizers.FusedMixedPrecisionLamb])
-def test_step_takes_a_grad_scaler(make):
-    param, right = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
-    optimizer, plain = make([param], lr=0.1), make([right], lr=0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale((param * 0.25).sum()).backward()
-    (right * 0.25).sum().backward()
-    optimizer.step(grad_scaler=scaler)
-    plain.step()
-    assert torch.allclose(param, right)
-    param.grad.fill_(float("inf"))
-    optimizer.step(grad_scaler=scaler)
-    assert torch.allclose(param, right)
 
 
 @pytest.mark.parametrize("make, formula, options", PLAIN, ids=IDS)

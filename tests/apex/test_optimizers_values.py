@@ -9,7 +9,6 @@ from helpers.dispatched import Watch
 from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, params_of, set_gradients
 
 from ampcompat.apex import optimizers
-from ampcompat.apex.multi_tensor import updates
 from ampcompat.support.torch_compat import features
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -232,17 +231,6 @@ def test_state_that_apex_saved_in_half_becomes_float32():
     optimizer.load_state_dict(saved)
     train(optimizer, 1, first=2)
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
-
-
-def test_adam_is_the_same_with_and_without_torchs_fused_operation(monkeypatch):
-    runs = []
-    for usable in (True, False):
-        if not usable:
-            monkeypatch.setattr(updates, "supported", lambda *lists: [])
-        optimizer = made(optimizers.FusedAdam, {"weight_decay": 0.1}, fresh_params(torch.float64))
-        train(optimizer, 3)
-        runs.append(params_of(optimizer))
-    assert all(torch.allclose(one, other, rtol=1e-12) for one, other in zip(*runs))
 
 
 def ops_per_step(make, options, count):
