@@ -38,19 +38,24 @@ def assert_trains_as_unchanged(fit, level):
         assert all(torch.equal(found[name], value) for name, value in weights.items())
 
 
-def fit_by_transformers(transformers, folder):
-    """Train a small classifier by the Trainer of the module ``transformers``; return what ``fit`` of the above does."""
+def tiny_bert(transformers, layers=1):
+    """Return a BERT of the module ``transformers`` with random weights, dropout included."""
     torch.manual_seed(0)
     config = transformers.BertConfig(
         vocab_size=32,
         hidden_size=16,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=16,
         num_labels=3,
     )
-    model = transformers.BertForSequenceClassification(config)
+    return transformers.BertForSequenceClassification(config)
+
+
+def fit_by_transformers(transformers, folder):
+    """Train a small classifier by the Trainer of the module ``transformers``; return what ``fit`` of the above does."""
+    model = tiny_bert(transformers)
     rows = [{"input_ids": row, "labels": row[0] % 3} for row in torch.randint(0, 32, (16, 8))]
     arguments = transformers.TrainingArguments(
         str(folder), per_device_train_batch_size=8, num_train_epochs=2, save_strategy="no", report_to=[],

@@ -2,7 +2,6 @@
 
 import pytest
 from helpers import torchvision_operators  # noqa: F401 - before timm imports torchvision
-from helpers.one_thread import one_thread  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import pytest
 from helpers import torchvision_operators  # noqa: F401 - before a client imports torchvision
-from helpers.one_thread import one_thread  # noqa: F401
 
 from ampcompat.apex import install
 

@@ -11,6 +11,7 @@ import client_training
 import pytest
 import torch
 from helpers import client_modules
+from helpers.forced_trainings import tiny_bert
 from helpers.networks import differing, weights_of
 
 import ampcompat
@@ -39,7 +40,7 @@ class Wanted(torch.nn.Module):
 @pytest.fixture(autouse=True, scope="module")
 def first_model():
     """transformers adds a method to torch's Module when it makes its first model."""
-    tiny_bert()
+    tiny_bert(transformers, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -106,21 +107,6 @@ def casts_of_accelerate():
     return torch.autocast("cpu", torch.float16)
 
 
-def tiny_bert():
-    """Return a BERT with random weights, dropout included."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=32,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=16,
-        num_labels=3,
-    )
-    return transformers.BertForSequenceClassification(config)
-
-
 @pytest.mark.parametrize("level", client_training.LEVELS)
 def test_transformers_trains_as_the_bare_loop_does(level, tmp_path):
     expected, dtypes = client_training.expected(level, clip=CLIP, loss_inside=True, around=casts_of_accelerate)
@@ -143,8 +129,8 @@ def test_a_bert_of_transformers_trains_and_resumes(level, optim, tmp_path):
     words = torch.randint(0, 32, (4, 4, 8), generator=generator)
     examples = rows([(batch, batch[:, 0] % 3) for batch in words], "input_ids")
     options = {"optim": optim, "learning_rate": 0.01, "warmup_steps": 2}
-    weights, losses = run(level, tmp_path, tiny_bert(), examples, **options)
+    weights, losses = run(level, tmp_path, tiny_bert(transformers, 2), examples, **options)
     first = str(tmp_path / "checkpoint-4")
-    weights_again, losses_again = run(level, tmp_path, tiny_bert(), examples, resume=first, **options)
+    weights_again, losses_again = run(level, tmp_path, tiny_bert(transformers, 2), examples, resume=first, **options)
     assert losses_again == losses and len(losses) == client_training.EPOCHS * 4
     assert differing(weights_again, weights) == []
