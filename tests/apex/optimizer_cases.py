@@ -66,6 +66,11 @@ def set_gradients(params, step):
         param.grad = (3 * torch.randn(param.shape, generator=generator)).to(param.dtype)
 
 
+def same(one, other):
+    """Return whether two tensors are equal; by way of float64, since old torch compares no half tensors on the CPU."""
+    return one.dtype == other.dtype and torch.equal(one.detach().double(), other.detach().double())
+
+
 class Reference:
     """The same run in float64, tensor by tensor."""
 

@@ -7,6 +7,7 @@ import optimizer_formulas as formulas
 import pytest
 import torch
 from helpers.dispatched import Watch
+from optimizer_cases import same
 
 from ampcompat.apex import install
 from ampcompat.apex.multi_tensor import functions
@@ -35,11 +36,6 @@ def randoms(seed, dtype=F32, positive=False):
 
 def doubled(tensors):
     return [tensor.double().clone() for tensor in tensors]
-
-
-def same(one, other):
-    """Return whether two tensors are equal; by way of float64, since old torch compares no half tensors on the CPU."""
-    return one.dtype == other.dtype and torch.equal(one.detach().double(), other.detach().double())
 
 
 def close(tensors, right, eps=64 * 2.0**-23):

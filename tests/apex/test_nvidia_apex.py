@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from helpers import loops
 from helpers.processes import ROOT, RUN, environment, python
 
 from ampcompat.apex import install, nvidia_apex, optimizers
@@ -186,9 +187,7 @@ def test_their_optimizer_trains_with_our_amp(installed, level):
     for _ in range(10):
         optimizer.zero_grad()
         loss = (model(torch.ones(4, 3)).float() - 1.0).pow(2).mean()
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        loops.step(loss, optimizer)
         losses.append(loss.item())
     assert losses[-1] < losses[0]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.copies import pickled, saved_and_loaded
 from helpers.dispatched import Watch
-from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, params_of, set_gradients
+from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, params_of, same, set_gradients
 
 from ampcompat.apex import optimizers
 from ampcompat.support.torch_compat import features
@@ -19,11 +19,6 @@ def train(optimizer, steps, first=0):
     for step in range(first, first + steps):
         set_gradients(params_of(optimizer), step)
         optimizer.step()
-
-
-def same(one, other):
-    """Return whether two tensors are equal; by way of float64, since old torch compares no half tensors on the CPU."""
-    return one.dtype == other.dtype and torch.equal(one.detach().double(), other.detach().double())
 
 
 def same_weights(one, other):

@@ -72,20 +72,21 @@ def _initialized(net, optimizer, level):
     return amp.initialize(net, optimizer, opt_level=level, init_scale=SCALE, verbosity=0)[1]
 
 
+def _train_share(net, rank, level, wrap=lambda net: net):
+    """Train a network, wrapped once amp knows it, on this rank's share of the batches."""
+    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
+    return train(net, optimizer, wrap(net), [batch[rank::2] for batch in batches()], level)
+
+
 def wrapped_by_torch(rank, level):
     """Train under DistributedDataParallel what every rank made of a seed of its own."""
-    return _train_wrapped(torch.nn.parallel.DistributedDataParallel, rank, level)
+    return _train_share(make_net(1 + rank), rank, level, torch.nn.parallel.DistributedDataParallel)
 
 
 def wrapped_by_apex(rank, level):
     """Train under Apex's DistributedDataParallel what every rank made of a seed of its own, with several messages."""
-    return _train_wrapped(functools.partial(parallel.DistributedDataParallel, message_size=50), rank, level)
-
-
-def _train_wrapped(wrapper, rank, level):
-    net = make_net(1 + rank)
-    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
-    return train(net, optimizer, wrapper(net), [batch[rank::2] for batch in batches()], level)
+    wrap = functools.partial(parallel.DistributedDataParallel, message_size=50)
+    return _train_share(make_net(1 + rank), rank, level, wrap)
 
 
 def sharded_state(rank, level):
@@ -107,26 +108,22 @@ def compressed(rank, level):
     """Train under DistributedDataParallel with gradients that are all-reduced in float16 (bfloat16 needs NCCL)."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-    net = make_net()
-    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
-    model = torch.nn.parallel.DistributedDataParallel(net)
-    model.register_comm_hook(None, fp16_compress_hook)
-    return train(net, optimizer, model, [batch[rank::2] for batch in batches()], level)
+    def wrap(net):
+        model = torch.nn.parallel.DistributedDataParallel(net)
+        model.register_comm_hook(None, fp16_compress_hook)
+        return model
+
+    return _train_share(make_net(), rank, level, wrap)
 
 
 def sharded(rank, level):
     """Train under ``fully_shard``."""
-    return _train_shards(shard(make_net()), rank, level)
+    return _train_share(shard(make_net()), rank, level)
 
 
 def sharded_in_half(rank, level):
     """Train under ``fully_shard`` with a policy that computes in half from float32 shards."""
-    return _train_shards(half_inside(make_net()), rank, level)
-
-
-def _train_shards(net, rank, level):
-    optimizer = _initialized(net, torch.optim.Adam(net.parameters(), lr=0.01, eps=1e-4), level)
-    return train(net, optimizer, net, [batch[rank::2] for batch in batches()], level)
+    return _train_share(half_inside(make_net()), rank, level)
 
 
 def split_layers(rank, level):

@@ -18,7 +18,7 @@ from ampcompat.engine.masters import stored_master
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.support.torch_compat import features
-from helpers import half_kernels
+from helpers import half_kernels, loops
 
 
 class Setting(NamedTuple):
@@ -162,9 +162,7 @@ def train_step(model, optimizer, batch, loss_id=0):
     """Do one ordinary iteration and return the loss as a float."""
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
-    with amp.scale_loss(loss, optimizer, loss_id=loss_id) as scaled_loss:
-        scaled_loss.backward()
-    optimizer.step()
+    loops.step(loss, optimizer, loss_id=loss_id)
     return loss.item()
 
 

@@ -336,6 +336,17 @@ def test_a_step_that_raises_leaves_no_hook_or_mode():
 
 
 @needs_saved_tensor_hooks
+def test_what_autograd_has_released_is_no_longer_counted():
+    from ampcompat.observers.memory.saved_tensors import SavedTensors
+
+    with SavedTensors() as saved:
+        result = torch.ones(6, requires_grad=True).exp()
+        assert sum(saved.sizes().values()) == 24
+        result.sum().backward()
+        assert saved.sizes() == {}
+
+
+@needs_saved_tensor_hooks
 def test_a_graph_that_outlives_the_measured_step_can_be_used():
     found = []
     measured(lambda: found.append(torch.ones(3, requires_grad=True).exp()))

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import client_modules
+from helpers import client_modules, loops
 from helpers.networks import REAL, initialize, session_of
 
 import ampcompat
@@ -45,29 +45,23 @@ def sgd(params):
     return torch.optim.SGD(params, lr=0.1)
 
 
-def losses_without_amp(model, optimizer):
-    x, classes = batch()
-    losses = []
-    for _ in range(STEPS):
-        loss = F.cross_entropy(model(x), classes)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def losses_of(model, optimizer):
+def losses_of(model, optimizer, step=loops.step):
     x, classes = batch()
     losses = []
     for _ in range(STEPS):
         loss = F.cross_entropy(model(x).float(), classes)
-        with amp.scale_loss(loss, optimizer) as scaled:
-            scaled.backward()
-        optimizer.step()
+        step(loss, optimizer)
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def step_without_amp(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+
+
+losses_without_amp = functools.partial(losses_of, step=step_without_amp)
 
 
 def assert_same_losses(found, expected):

@@ -23,47 +23,40 @@ LOGGER = logging.getLogger("mmcv_runner")
 TOTAL = 10
 
 
-class Net(torch.nn.Module):
-    """A model as mmcv's runner wants it."""
+def net_of(decorators):
+    """Return the class of a model as mmcv's runner wants it, with the decorators of a module."""
 
-    def __init__(self, auto_fp16=mmcv.auto_fp16, force_fp32=mmcv.force_fp32):
-        super().__init__()
-        torch.manual_seed(0)
-        self.fp16_enabled = False
-        self.body = torch.nn.Linear(6, 8)
-        self.head = torch.nn.Linear(8, 1)
-        self.seen = []
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.fp16_enabled = False
+            self.body = torch.nn.Linear(6, 8)
+            self.head = torch.nn.Linear(8, 1)
+            self.seen = []
 
-    @mmcv.auto_fp16(apply_to=("x",))
-    def forward(self, x, y):
-        """Return the loss."""
-        hidden = torch.tanh(self.body(x))
-        self.seen.append(hidden.dtype)
-        return self.loss(self.head(hidden), y)
+        @decorators.auto_fp16(apply_to=("x",))
+        def forward(self, x, y):
+            """Return the loss."""
+            hidden = torch.tanh(self.body(x))
+            self.seen.append(hidden.dtype)
+            return self.loss(self.head(hidden), y)
 
-    @mmcv.force_fp32(apply_to=("prediction",))
-    def loss(self, prediction, y):
-        """Return the mean square."""
-        return (prediction - y).pow(2).mean()
+        @decorators.force_fp32(apply_to=("prediction",))
+        def loss(self, prediction, y):
+            """Return the mean square."""
+            return (prediction - y).pow(2).mean()
 
-    def train_step(self, batch, optimizer, **kwargs):
-        """Return what a runner keeps as ``outputs``."""
-        loss = self(batch["x"], batch["y"])
-        return {"loss": loss, "num_samples": len(batch["x"]), "log_vars": {"loss": loss.item()}}
+        def train_step(self, batch, optimizer, **kwargs):
+            """Return what a runner keeps as ``outputs``."""
+            loss = self(batch["x"], batch["y"])
+            return {"loss": loss, "num_samples": len(batch["x"]), "log_vars": {"loss": loss.item()}}
+
+    return Net
 
 
-class OwnNet(Net):
-    """The same under mmcv's own decorators, as a model of mmdet's is."""
-
-    @runner_module.auto_fp16(apply_to=("x",))
-    def forward(self, x, y):
-        hidden = torch.tanh(self.body(x))
-        self.seen.append(hidden.dtype)
-        return self.loss(self.head(hidden), y)
-
-    @runner_module.force_fp32(apply_to=("prediction",))
-    def loss(self, prediction, y):
-        return (prediction - y).pow(2).mean()
+#: The same under ours and under mmcv's own, as a model of mmdet's is.
+Net, OwnNet = map(net_of, (mmcv, runner_module))
 
 
 def batches(high):
