@@ -6,7 +6,20 @@ from typing import Callable, NamedTuple, Sequence
 import planted
 import pytest
 import torch
-from planted import MODELS, audited, mlp, train, wrong
+from planted import (
+    MODELS,
+    audited,
+    changing_dtype,
+    decaying,
+    half_average,
+    kept_average,
+    mlp,
+    rotating,
+    small_state,
+    train,
+    underflowing,
+    wrong,
+)
 
 from ampcompat.support.torch_compat import features
 
@@ -86,115 +99,67 @@ def adam(dtype, weight=1.0, **options):
 
 
 of = functools.partial
-RUNS = {
-    "average, 0.999": Run("half_average", of(planted.half_average, HALF), of(planted.half_average, FULL)),
-    "average, 0.9999": Run(
-        "half_average",
-        of(planted.half_average, HALF, decay=0.9999),
-        of(planted.half_average, HALF, is_written=False),  # a frozen teacher
-    ),
-    "AveragedModel, 0.999": Run("half_average", of(averaged_model, HALF, 0.999), of(averaged_model, FULL, 0.999)),
-    "AveragedModel, 0.9999": Run("half_average", of(averaged_model, HALF, 0.9999), of(averaged_model, FULL, 0.9999)),
-    "average in a dict": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "mul_ and add_"),
-        of(planted.kept_average, FULL, "mul_ and add_"),
-    ),
-    "average in a list": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "foreach"),
-        of(planted.kept_average, HALF, "copy_"),  # a copy from time to time
-    ),
-    "average by .data": Run(
-        "half_average",
-        of(planted.kept_average, HALF, ".data"),
-        of(planted.kept_average, HALF, ".data is read"),
-    ),
-    "average by lerp_": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "lerp_"),
-        of(planted.kept_average, HALF, "lerp_", decay=0.1),
-    ),
-    "average by new .data": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "new .data"),
-        of(planted.kept_average, FULL, "new .data"),
-    ),
-    "average of new tensors": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "new tensors"),
-        of(planted.kept_average, FULL, "new tensors"),
-    ),
-    "average of new tensors, or copies": Run(
-        "half_average",
-        of(planted.kept_average, HALF, "new tensors"),
-        of(planted.kept_average, HALF, "new copies"),
-    ),
-    "no scaler": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, 2.0**16)),
-    "no scaler, clipped gradients": Run(
-        "no_scaler", of(planted.underflowing, None, clip=1e-6), of(planted.underflowing, None, HALF, clip=1e-6)
-    ),
-    "no scaler, gradients of 0": Run(
-        "no_scaler", of(planted.underflowing, None, weight=1e-9), of(planted.underflowing, 2.0**16, weight=1e-9)
-    ),
-    "float16 weights, gradients of 0": Run(
-        "no_scaler",
-        of(planted.underflowing, None, weight=1e-9, weights=FLOAT16),
-        of(planted.underflowing, None, weight=1e-9, weights=torch.float64),
-    ),
-    "no scaler, or by hand": Run("no_scaler", of(planted.underflowing, None), of(planted.scaled_by_hand, 1024.0)),
-    "no scaler, or bfloat16": Run("no_scaler", of(planted.underflowing, None), of(planted.underflowing, None, HALF)),
-    "clipped norm": Run("clipped_scaled", of(clipping, "scaled", "norm"), of(clipping, "unscaled", "norm")),
-    "clipped values": Run("clipped_scaled", of(clipping, "scaled", "value"), of(clipping, "unscaled", "value")),
-    "cast by validation": Run("changed_dtype", of(planted.changing_dtype, False), of(planted.changing_dtype, True)),
-    "cast by validation, and back": Run(
-        "rounded_weights", of(planted.changing_dtype, False, True), of(planted.changing_dtype, True, True)
-    ),
-    "cast to float16 and back": Run(
-        "rounded_weights",
-        of(planted.changing_dtype, False, True, FLOAT16),
-        of(planted.changing_dtype, False, True, torch.float64),
-    ),
-    "params replaced by validation": Run(
-        "replaced_params", of(planted.replacing_params, HALF), of(planted.replacing_params, FULL)
-    ),
-    "a group that is added": Run("lost_updates", of(planted.growing, HALF), of(planted.growing, FULL)),
-    "a region around the loss alone": Run(
-        "dead_flag", of(planted.region_around, "loss"), of(planted.region_around, "forward"), ["--fp16"]
-    ),
-    "positions": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "disabled")),
-    "positions, elementwise": Run("rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "product")),
-    "positions that bfloat16 holds": Run(
-        "rounded_integers", of(planted.rotating, "matmul"), of(planted.rotating, "matmul", length=257)
-    ),
-    "weight decay": Run(
-        "lost_decay", of(planted.decaying, HALF, lr=0.05, weight_decay=0.01), of(planted.decaying, FULL, lr=0.05)
-    ),
-    "weight decay, or none": Run(
-        "lost_decay",
-        of(planted.decaying, HALF, lr=0.02, weight_decay=0.05),
-        of(planted.decaying, FULL, lr=0.02, weight_decay=0),
-    ),
-    "eps": Run("rounded_eps", of(adam, FLOAT16), of(adam, FULL)),
-    "second moment": Run("rounded_state", of(adam, FLOAT16, 1e-2, eps=1e-3), of(adam, FULL, 1e-2, eps=1e-3)),
-    "float16 state of float32 weights": Run(
-        "rounded_state", of(planted.small_state, FLOAT16), of(planted.small_state, FULL)
-    ),
-    "float16 state, or bfloat16": Run("rounded_state", of(planted.small_state, FLOAT16), of(planted.small_state, HALF)),
+#: By kind: the name of a case, what trains with the fault, and what trains without it.
+PAIRS = {
+    "half_average": {
+        "average, 0.999": (of(half_average, HALF), of(half_average, FULL)),
+        "or a frozen teacher": (of(half_average, HALF, decay=0.9999), of(half_average, HALF, is_written=False)),
+        "AveragedModel, 0.999": (of(averaged_model, HALF, 0.999), of(averaged_model, FULL, 0.999)),
+        "AveragedModel, 0.9999": (of(averaged_model, HALF, 0.9999), of(averaged_model, FULL, 0.9999)),
+        "average in a dict": (of(kept_average, HALF, "mul_ and add_"), of(kept_average, FULL, "mul_ and add_")),
+        "average in a list, or a copy": (of(kept_average, HALF, "foreach"), of(kept_average, HALF, "copy_")),
+        "average by .data": (of(kept_average, HALF, ".data"), of(kept_average, HALF, ".data is read")),
+        "average by lerp_": (of(kept_average, HALF, "lerp_"), of(kept_average, HALF, "lerp_", decay=0.1)),
+        "average by new .data": (of(kept_average, HALF, "new .data"), of(kept_average, FULL, "new .data")),
+        "average of new tensors": (of(kept_average, HALF, "new tensors"), of(kept_average, FULL, "new tensors")),
+        "average, or new copies": (of(kept_average, HALF, "new tensors"), of(kept_average, HALF, "new copies")),
+    },
+    "no_scaler": {
+        "no scaler": (of(underflowing, None), of(underflowing, 2.0**16)),
+        "clipped gradients": (of(underflowing, None, clip=1e-6), of(underflowing, None, HALF, clip=1e-6)),
+        "gradients of 0": (of(underflowing, None, weight=1e-9), of(underflowing, 2.0**16, weight=1e-9)),
+        "float16 weights": (
+            of(underflowing, None, weight=1e-9, weights=FLOAT16),
+            of(underflowing, None, weight=1e-9, weights=torch.float64),
+        ),
+        "no scaler, or by hand": (of(underflowing, None), of(planted.scaled_by_hand, 1024.0)),
+        "no scaler, or bfloat16": (of(underflowing, None), of(underflowing, None, HALF)),
+    },
+    "clipped_scaled": {
+        name: (of(clipping, "scaled", name), of(clipping, "unscaled", name)) for name in ("norm", "value")
+    },
+    "changed_dtype": {"cast by validation": (of(changing_dtype, False), of(changing_dtype, True))},
+    "rounded_weights": {
+        "cast and back": (of(changing_dtype, False, True), of(changing_dtype, True, True)),
+        "cast to float16 and back": (
+            of(changing_dtype, False, True, FLOAT16),
+            of(changing_dtype, False, True, torch.float64),
+        ),
+    },
+    "replaced_params": {"by validation": (of(planted.replacing_params, HALF), of(planted.replacing_params, FULL))},
+    "lost_updates": {"a group that is added": (of(planted.growing, HALF), of(planted.growing, FULL))},
+    "rounded_integers": {
+        "positions": (of(rotating, "matmul"), of(rotating, "disabled")),
+        "positions, elementwise": (of(rotating, "matmul"), of(rotating, "product")),
+        "positions that bfloat16 holds": (of(rotating, "matmul"), of(rotating, "matmul", length=257)),
+    },
+    "lost_decay": {
+        "weight decay": (of(decaying, HALF, lr=0.05, weight_decay=0.01), of(decaying, FULL, lr=0.05)),
+        "or none": (of(decaying, HALF, lr=0.02, weight_decay=0.05), of(decaying, FULL, lr=0.02, weight_decay=0)),
+    },
+    "rounded_eps": {"eps": (of(adam, FLOAT16), of(adam, FULL))},
+    "rounded_state": {
+        "second moment": (of(adam, FLOAT16, 1e-2, eps=1e-3), of(adam, FULL, 1e-2, eps=1e-3)),
+        "float16 state of float32 weights": (of(small_state, FLOAT16), of(small_state, FULL)),
+        "float16 state, or bfloat16": (of(small_state, FLOAT16), of(small_state, HALF)),
+    },
 }
-RUNS.update(
-    (" ".join(argv), Run("dead_flag", plain, of(plain, autocast=HALF), argv))
-    for argv in [
-        ["--fp16"],
-        ["--bf16", "--lr", "1"],
-        ["--amp"],
-        ["--mixed-precision", "fp16"],
-        ["--dtype=bfloat16"],
-        ["--half=1"],
-        ["--precision", "bf16-mixed"],
-        ["--use_amp", "true"],
-    ]
-)
+RUNS = {f"{kind} {name}": Run(kind, *pair) for kind, pairs in PAIRS.items() for name, pair in pairs.items()}
+ARGUMENTS = ["--fp16", "--bf16 --lr 1", "--amp", "--mixed-precision fp16", "--dtype=bfloat16", "--half=1"]
+ARGUMENTS += ["--precision bf16-mixed", "--use_amp true"]
+RUNS.update((argv, Run("dead_flag", plain, of(plain, autocast=HALF), argv.split())) for argv in ARGUMENTS)
+AROUND = of(planted.region_around, "loss"), of(planted.region_around, "forward")
+RUNS["a region around the loss alone"] = Run("dead_flag", *AROUND, ["--fp16"])
 
 
 def trained(case, dtype):

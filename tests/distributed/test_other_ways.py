@@ -10,30 +10,16 @@ from ampcompat.support.torch_compat import features
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 
-#: (way, level).
 WRAPPED = ("wrapped_by_torch", "wrapped_by_apex")
-CASES = [(way, level) for way in WRAPPED for level in ("O0", "O1", "O2", "O3", "O4", "O5")]
-CASES += [
-    ("sharded_state", "O1"),
-    ("sharded_state", "O2"),
-    ("sharded_state", "O5"),
-    ("compressed", "O1"),
-    ("compressed", "O2"),
-    ("compressed", "O5"),
-    ("sharded", "O0"),
-    ("sharded", "O1"),
-    ("sharded", "O4"),
-    ("sharded_in_half", "O1"),
-    ("split_layers", "O0"),
-    ("split_layers", "O1"),
-    ("split_layers", "O4"),
-    ("split_and_sharded", "O0"),
-    ("split_and_sharded", "O1"),
-    ("split_and_sharded", "O2"),
-    ("split_and_sharded", "O5"),
-    ("stages", "O1"),
-    ("stages", "O4"),
-]
+WAYS = {
+    **dict.fromkeys(WRAPPED, ("O0", "O1", "O2", "O3", "O4", "O5")),
+    **dict.fromkeys(("sharded_state", "compressed"), ("O1", "O2", "O5")),
+    **dict.fromkeys(("sharded", "split_layers"), ("O0", "O1", "O4")),
+    "sharded_in_half": ("O1",),
+    "split_and_sharded": ("O0", "O1", "O2", "O5"),
+    "stages": ("O1", "O4"),
+}
+CASES = [(way, level) for way, levels in WAYS.items() for level in levels]
 #: The pipelines of torch 2.9 abort with gloo, in programs without ampcompat too.
 PIPELINES_ABORT = features.is_version_within("2.9", "2.9")
 #: Of the largest weight.

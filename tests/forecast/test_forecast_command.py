@@ -40,24 +40,22 @@ for step in range(100):
 
 KINDS = {"overflow", "underflow", "lost_updates", "epsilon", "reduction", "dtype"}
 
+
+def level_of(prediction="works", safe_loss_scale=None, keep_fp32=(), findings=()):
+    """Return what is found of a level."""
+    found = {"prediction": prediction, "keep_fp32": list(keep_fp32), "safe_loss_scale": safe_loss_scale}
+    return dict(found, findings=list(findings))
+
+
+OVERFLOW = {"module": "body", "op": "mul", "kind": "overflow", "margin": 3.2}
 FOUND = {
     "levels": {
-        "O0": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
-        "O1": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": 4096.0, "findings": []},
-        "O2": {
-            "prediction": "keep_fp32",
-            "keep_fp32": ["body"],
-            "safe_loss_scale": 4096.0,
-            "findings": [{"module": "body", "op": "mul", "kind": "overflow", "margin": 3.2}],
-        },
-        "O3": {
-            "prediction": "fails",
-            "keep_fp32": [],
-            "safe_loss_scale": 4096.0,
-            "findings": [{"module": "", "op": "<b>", "kind": "epsilon", "margin": 1.6}],
-        },
-        "O4": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
-        "O5": {"prediction": "works", "keep_fp32": [], "safe_loss_scale": None, "findings": []},
+        "O0": level_of(),
+        "O1": level_of(safe_loss_scale=4096.0),
+        "O2": level_of("keep_fp32", 4096.0, ["body"], [OVERFLOW]),
+        "O3": level_of("fails", 4096.0, [], [{"module": "", "op": "<b>", "kind": "epsilon", "margin": 1.6}]),
+        "O4": level_of(),
+        "O5": level_of(),
     },
     "details": {
         "steps": 50,
