@@ -5,11 +5,9 @@ import copy
 import pytest
 import torch
 from helpers.copies import pickled, saved_and_loaded
-from helpers.dispatched import Watch
 from optimizer_cases import CASES, IDS, PLAIN, STEPS, Reference, fresh_params, made, params_of, same, set_gradients
 
 from ampcompat.apex import optimizers
-from ampcompat.support.torch_compat import features
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
@@ -226,26 +224,6 @@ def test_state_that_apex_saved_in_half_becomes_float32():
     optimizer.load_state_dict(saved)
     train(optimizer, 1, first=2)
     assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
-
-
-def ops_per_step(make, options, count):
-    params = fresh_params(torch.float32, [(3,)] * count)
-    optimizer = made(make, options, params)
-    train(optimizer, 2)
-    set_gradients(params, 3)
-    with Watch() as watch:
-        optimizer.step()
-    return len(watch.calls)
-
-
-@pytest.mark.skipif(
-    not features.has_foreach_copy() or not hasattr(torch, "_foreach_max"),
-    reason="this torch has no foreach for all of it",
-)
-@pytest.mark.parametrize("make, formula, options", CASES, ids=IDS)
-def test_the_number_of_operations_does_not_grow_with_the_number_of_params(make, formula, options):
-    few, many = ops_per_step(make, options, 4), ops_per_step(make, options, 40)
-    assert few == many and few < 80
 
 
 def test_sgd_that_loads_no_momentum_starts_with_the_gradient_undampened():
