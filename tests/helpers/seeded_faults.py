@@ -21,7 +21,7 @@ class Fault(NamedTuple):
 
 
 AUTOMATON = "specification/test_scale_automaton.py"
-ON_DEVICE = "loss_scaling/test_scaler_on_device.py"
+ON_DEVICE = "loss_scaling/test_both_automata.py"
 BLOCKS = "specification/test_scale_loss.py"
 STORED = "optimizers/test_stored_masters.py"
 LOSSES = "specification/test_losses_and_optimizers.py"
