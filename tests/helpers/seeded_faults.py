@@ -65,7 +65,7 @@ FAULTS_OF_TRAINING = [
           "self._next, self._last, self._are_cleared = [], self._next, False",
           "self._last, self._are_cleared = list(self._next), False", BLOCKS),
     Fault("postponed overflow check forgotten", "StepSkips._check_deferred", "check_overflow(scaler, loss_id, records)",
-          "pass", "specification/test_gradient_states.py distributed/test_unsynced.py"),
+          "pass", "distributed/test_unsynced.py"),
     Fault("missed skip of a closure", "_watched.watched", "raise _Skip(loss)", "pass", BLOCKS),
     Fault("flag of the fused step not given", "step_or_skip._step_with",
           "optimizer.grad_scale, optimizer.found_inf = None, flag",
