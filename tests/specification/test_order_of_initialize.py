@@ -366,30 +366,20 @@ def test_a_checkpoint_of_one_call_loads_into_the_scalers_of_the_first(capsys):
 # -- the other options of a call ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strict_is_first", [True, False])
-def test_raise_on_max_skips_belongs_to_its_call(strict_is_first, quiet):
-    options = [dict(max_skips=2, raise_on_max_skips=True), {}]
-    made = [begin("O1", seed=i, **each) for i, each in enumerate(options if strict_is_first else options[::-1])]
-    strict, lenient = made if strict_is_first else reversed(made)
-    for _ in range(5):
-        iterate(*lenient, overflows=True)
-    with pytest.raises(FloatingPointError):
-        for _ in range(5):
-            iterate(*strict, overflows=True)
-
-
-@pytest.mark.parametrize("strict_is_first", [True, False])
-def test_max_skips_belongs_to_its_call(strict_is_first, capsys):
-    options = [dict(max_skips=2), {}]
+@pytest.mark.parametrize("order", [1, -1])
+def test_max_skips_and_raising_at_it_belong_to_their_call(order, capsys):
+    options = [dict(max_skips=2), dict(max_skips=2, raise_on_max_skips=True), {}]
     with ampcompat.session():
-        made = [begin("O1", seed=i, **each) for i, each in enumerate(options if strict_is_first else options[::-1])]
-        strict, lenient = made if strict_is_first else reversed(made)
+        strict, raising, lenient = [begin("O1", seed=i, **each) for i, each in enumerate(options[::order])][::order]
         for which, lines in ((lenient, 5), (strict, 2)):
             capsys.readouterr()
             for _ in range(lines):
                 iterate(*which, overflows=True)
             said = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("Gradient overflow.")]
             assert bool(said) == (which is strict), said
+        with pytest.raises(FloatingPointError):
+            for _ in range(5):
+                iterate(*raising, overflows=True)
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -221,23 +221,16 @@ def test_plain_gradients_count_after_the_model_has_dropped_scaled_ones(setting, 
 
 
 @settings_at("O0", "O1", "O4")
-@pytest.mark.parametrize("scale", [128.0, "dynamic"])
-def test_a_step_within_a_scale_loss_block_says_that_its_gradients_are_scaled(setting, scale, capsys, loud):
-    lab = Lab(setting, loss_scale=scale)
+@pytest.mark.parametrize("scale", [128.0, "dynamic", 1.0])
+def test_a_step_within_a_block_says_that_gradients_are_scaled_and_is_right_where_the_scale_is_one(
+    setting, scale, capsys, loud
+):
+    lab = Lab(setting, scale)
     capsys.readouterr()
     for _ in range(2):
-        with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
+        with lab.block() as scaled_loss:
             scaled_loss.backward()
-            lab.optimizer.step()
-    assert capsys.readouterr().out.count("within its amp.scale_loss block") == 1
-
-
-@settings_at("O0", "O1", "O4")
-def test_a_step_within_a_block_whose_scale_is_one_is_right_and_says_nothing(setting, capsys, loud):
-    lab = Lab(setting, loss_scale=1.0)
-    capsys.readouterr()
-    with amp.scale_loss(lab.loss(), lab.optimizer) as scaled_loss:
-        scaled_loss.backward()
-        lab.reference.backward(FACTOR)
-        lab.step()
-    assert capsys.readouterr().out == ""
+            lab.reference.backward(FACTOR)
+            lab.step() if scale == 1.0 else lab.optimizer.step()
+    said = capsys.readouterr().out
+    assert said == "" if scale == 1.0 else said.count("within its amp.scale_loss block") == 1
