@@ -6,13 +6,15 @@ is called, so that ``run`` does not import torch.
 
 import argparse
 import difflib
+import functools
 import importlib
 import os
 import shlex
 import sys
 
 from .. import __version__
-from .argument_parser import INTERRUPTED, CommandParser
+from ..errors import AmpError
+from .argument_parser import CommandParser
 
 #: command -> (its module here, without ``_command``; what it does). The module has a function of the
 #: command's name: ``run(arguments) -> exit code``.
@@ -31,6 +33,9 @@ COMMANDS = {
     "install": ("install", "make `import apex` import ampcompat in this Python environment"),
     "uninstall": ("install", "undo `install`"),
 }
+
+#: Commands whose ``AmpError`` is that of the script, with the end of its output, and no wrong command line.
+SCRIPT_FAILED = ("audit", "forecast", "estimate")
 
 
 def main(arguments=None):
@@ -51,15 +56,27 @@ def main(arguments=None):
         parser.print_help()
         return 0
     module = importlib.import_module(f".{COMMANDS[options.command][0]}_command", __name__)
+    call = functools.partial(getattr(module, options.command), options.arguments)
+    return call() if options.command == "run" else _exit_code(options.command, call)
+
+
+def _exit_code(command, call):
+    """Call a command, and return its exit code, or that of the signal or error which ended it."""
+    from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
+
     try:
-        code = getattr(module, options.command)(options.arguments)
+        with sigterm_as_interrupt():
+            code = call()
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        if options.command == "run":  # the script's own traceback
-            raise
-        print(f"ampcompat {options.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        print(f"ampcompat {command}: interrupted", file=sys.stderr)
+        return exit_code(error)
+    except AmpError as error:
+        if command not in SCRIPT_FAILED:
+            CommandParser(prog="ampcompat " + command).error(str(error))
+        print(f"ampcompat {command}: error: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # `... | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -80,7 +97,9 @@ def _check_first(parser, arguments):
     if first.startswith("-"):
         command = next((each for each in rest if each in COMMANDS), None)
         arguments = [each for each in arguments if each != command]
-        shown = _shown(command or ("run" if _is_option_of_run(first) else "COMMAND"), arguments)
+        from .run_command import new_parser
+
+        shown = _shown(command or ("run" if new_parser().options_among([first]) else "COMMAND"), arguments)
         parser.error(f"{first} is not an option of ampcompat itself; options of a command come after it: {shown}")
     alike = difflib.get_close_matches(first, COMMANDS, 1)
     if first.endswith(".py") and os.path.isfile(first):
@@ -94,15 +113,6 @@ def _check_first(parser, arguments):
 
 def _shown(command, arguments):
     return " ".join(["ampcompat", command] + [shlex.quote(each) for each in arguments])
-
-
-def _is_option_of_run(option):
-    from .run_command import add_observing_options, add_training_options
-
-    parser = CommandParser()
-    add_training_options(parser)
-    add_observing_options(parser)
-    return bool(parser.options_among([option]))
 
 
 def _command_list():

@@ -8,11 +8,10 @@ import os
 import sys
 
 from ..abtest.running.cluster_plan import COMMANDS, run_planned, write_plan
-from ..abtest.running.subprocess_supervisor import exit_code, sigterm_as_interrupt
-from ..errors import AmpError
+from ..abtest.running.subprocess_supervisor import exit_code
 from . import report_options
 from .ab_find_keep_fp32 import print_search
-from .ab_live import follow
+from .ab_live import LivePage
 from .ab_options import checked_command, new_parser
 from .ab_output import advice_without_cuda, how_to_resume, print_report
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
@@ -28,17 +27,14 @@ def ab(arguments):
     parser = new_parser()
     options = parser.parse_args(arguments)
     options.command = checked_command(parser, options)
-    planned = plan_series(options, options.command)
-    try:
-        report, missing = begin_or_resume(options, options.command, planned)
-    except AmpError as error:
-        parser.error(str(error))
+    planned = plan_series(options)
+    report, missing = begin_or_resume(options, planned)
     if options.plan:
         return _plan(parser, options.plan, report, planned)
     print(describe_plan(options, planned, missing), file=sys.stderr)
     if options.dry_run:
         return 0
-    rows, interrupted = _run_and_print(parser, options, report, planned, missing)
+    rows, interrupted = _run_and_print(options, report, planned, missing)
     if report_options.write_files(parser, options, report, rows):
         return NOT_JUDGED
     if interrupted is not None:
@@ -53,18 +49,17 @@ def ab(arguments):
     return failed_on or (0 if is_judged else NOT_JUDGED)
 
 
-def _run_and_print(parser, options, report, planned, missing):
+def _run_and_print(options, report, planned, missing):
     """Do the runs that are missing in the report, and print it; return its rows, and the exit code if interrupted."""
     kept = len(planned) - len(missing)
     if kept:
         print(f"{options.resume}: {kept} of {len(planned)} runs kept", file=sys.stderr)
     progress = Progress(steps=options.steps, runs=len(planned), kept=kept)
-    live = follow(progress, report, planned) if options.live else None
+    live = LivePage(progress, report, planned) if options.live else None
+    if live is not None:
+        print(f"the report so far: {live.address}", file=sys.stderr, flush=True)
     progress, ended = live or progress, {}
-    try:
-        interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, ended)
-    except AmpError as error:
-        parser.error(str(error))
+    interrupted = _interruptible(run_in_subprocesses, options, missing, report, progress, ended)
     rows = report_options.judge(options, report)
     if live is not None:
         live.close()
@@ -79,8 +74,6 @@ def _plan(parser, folder, report, planned):
         write_plan(folder, report, planned)
     except OSError as error:
         parser.error(f"cannot write {folder}: {error.strerror}.")
-    except AmpError as error:
-        parser.error(str(error))
     path = os.path.join(folder, COMMANDS)
     print(f"wrote {len(planned)} commands to {path}; afterwards: ampcompat report {folder}")
     return 0
@@ -92,14 +85,7 @@ def planned(arguments):
     parser.add_argument("folder", metavar="DIR", help="the folder")
     parser.add_argument("name", metavar="NAME", help="the run; its record is written to DIR/NAME.json")
     options = parser.parse_args(arguments)
-    try:
-        with sigterm_as_interrupt():
-            run = run_planned(options.folder, options.name)
-    except KeyboardInterrupt as error:
-        print(f"{options.name}: interrupted; nothing was written")
-        return exit_code(error)
-    except AmpError as error:
-        parser.error(str(error))
+    run = run_planned(options.folder, options.name)
     print("{}: {}{}".format(options.name, run.status, ": " + run.error if run.error else ""))
     return 0 if run.status in ("ok", "stopped") else 1
 
@@ -107,8 +93,7 @@ def planned(arguments):
 def _interruptible(function, *args):
     """Call a function that does runs; return the exit code if interrupted, otherwise None."""
     try:
-        with sigterm_as_interrupt():
-            function(*args)
+        function(*args)
     except KeyboardInterrupt as error:
         return exit_code(error)
     return None

@@ -2,7 +2,6 @@
 
 import copy
 import secrets
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -146,10 +145,3 @@ def _alone(run):
     found = copy.copy(run)
     found.repeats = []
     return copy.deepcopy(found)
-
-
-def follow(progress, report, planned):
-    """Return a ``LivePage`` that replaces the ``Progress``, and print its address."""
-    live = LivePage(progress, report, planned)
-    print(f"the report so far: {live.address}", file=sys.stderr, flush=True)
-    return live

@@ -14,12 +14,11 @@ from ..abtest.report import renderer
 from ..support.child_environment import LOCAL_RANK
 from . import report_options
 from .ab_variants import choose_rows, parse_against, parse_variant
-from .argument_parser import SCRIPT_USAGE, CommandParser, output_file, whole_number
+from .argument_parser import CommandParser, output_file, whole_number
 from .run_command import (
     BACKENDS,
     add_device,
     add_script,
-    check_device,
     command_uses_amp,
     parse_dtypes,
     parse_level,
@@ -42,7 +41,6 @@ def new_parser():
     """Return the parser of the command line of ``ab``."""
     parser = CommandParser(
         prog="ampcompat ab",
-        usage=SCRIPT_USAGE,
         description="Run an unchanged script once per opt level and compare the levels. Arguments after SCRIPT or "
         "MODULE are passed to it.",
     )
@@ -143,7 +141,6 @@ def checked_command(parser, options):
     parser.check_outputs(options, [row["script"] for row in options.rows.values() if "script" in row])
     if not any("python" in row for row in options.rows.values()):  # which may support other syntax
         _check_syntax(parser, command[0])
-    check_device(parser, options.device)
     options.since = time.time()
     return command
 

@@ -57,15 +57,12 @@ def _nothing_to_record(options, width):
     """Return a hint for a series in which there was nothing to record."""
     path = script_file(options.command, os.getcwd())
     found = conditional_calls_in(path) if path.endswith(".py") else []
-    told = ["{} calls amp.initialize only under a condition, in line {}: {}.".format(*each) for each in _places(found)]
+    sentence = "{} calls amp.initialize only under a condition, in line {}: {}."
+    told = [sentence.format(os.path.relpath(place.path), place.line, condition) for place, condition in found]
     if told:
         told.append("Give the script the option that makes it true.")
     told.append("The other levels were not run: all of them are the same training.")
     return textwrap.fill(" ".join(told), width, break_long_words=False)
-
-
-def _places(found):
-    return [(os.path.relpath(place.path), place.line, condition) for place, condition in found]
 
 
 def _shared_files(ended):

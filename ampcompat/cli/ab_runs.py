@@ -22,18 +22,14 @@ FINISHED = ("ok", "stopped")
 ROUNDS, FEW_ROUNDS = 3, 2
 
 
-def plan_series(options, command):
-    """Return the ``PlannedRun`` of each run.
-
-    Args:
-        options: those of ``ab``, and ``rows`` as ``choose_rows`` returns them.
-    """
+def plan_series(options):
+    """Return the ``PlannedRun`` of each run, given the options of ``ab`` that ``checked_command`` has checked."""
     runs = planned_runs(list(options.rows), options.baseline, options.repeats, options.control)
-    return [_planned(options, command, level, repeat) for level, repeat in runs]
+    return [_planned(options, level, repeat) for level, repeat in runs]
 
 
-def _planned(options, command, level, repeat):
-    changes = dict(options.rows[level])
+def _planned(options, level, repeat):
+    changes, command = dict(options.rows[level]), options.command
     script = changes.pop("script", None)
     # The report has what amp prints; if a script fails, its own output and traceback are shown.
     run_options = {"verbosity": None if options.verbose else 0}
@@ -52,12 +48,13 @@ def _planned(options, command, level, repeat):
     return replace(common, **changes)
 
 
-def begin_or_resume(options, command, planned):
+def begin_or_resume(options, planned):
     """Return the report to add to, and the planned runs that it does not have yet.
 
     Raises:
         AmpError: the file of ``--resume`` cannot be read, or has runs that differ from those of this command.
     """
+    command = options.command
     environment = {"script": " ".join(map(shlex.quote, command)), "seed": options.seed, "diagnose": options.diagnose}
     commit = _commit(os.path.dirname(os.path.abspath(command[0])) if command[0] != "-m" else os.getcwd())
     environment.update({"commit": commit} if commit else {})
@@ -137,7 +134,7 @@ def _time_in_turn(options, report, progress, runner):
 
     Without ``--timing-rounds``, there are none where half precision is emulated.
     """
-    planned = [each for each in plan_series(options, options.command) if each.repeat == 0 and is_finished(report, each)]
+    planned = [each for each in plan_series(options) if each.repeat == 0 and is_finished(report, each)]
     runs = [report.runs[each.level] for each in planned]
     done = min([len(run.timings or []) for run in runs], default=0)
     if options.timing_rounds is None and emulates_half(report) and not done:
@@ -189,7 +186,11 @@ class _Runner:
             suffix: of the runs' names.
         """
         for each in planned:
-            if on_end(each, self._run_one(each, suffix)) is False:
+            name = each.name + suffix.replace(" ", "-")
+            child = SubprocessRun(each, self._options.verbose, name, self._report.checkpoints())
+            self.children.append((each, child))
+            run_one(child, each.label + suffix, self._progress, functools.partial(self._check_versions, each, child))
+            if on_end(each, child) is False:
                 return
 
     def starts_long(self):
@@ -197,28 +198,13 @@ class _Runner:
         ended = [child for _, child in self.children if child.run.status in FINISHED]
         return any(2 * sum(child.run.step_seconds) < child.seconds for child in ended)
 
-    def _run_one(self, planned, suffix):
-        options = self._options
-        name, checkpoints = planned.name + suffix.replace(" ", "-"), self._report.checkpoints()
-        child = SubprocessRun(planned, options.verbose, name, checkpoints)
-        self.children.append((planned, child))
-
-        def check(event):
-            if "environment" in event:
-                _check_versions(self._known, planned, child.run.identity, options.resume)
-
-        return run_one(child, planned.label + suffix, self._progress, check)
-
-
-# -- the end of runs, and the file -------------------------------------------------------------------------------------
-
-
-def _check_versions(known, planned, identity, source):
-    """Raise if a run has a different torch or device than earlier runs of the same interpreter."""
-    for other in known:
-        if all(other.get(name) == identity[name] for name in ("interpreter", "environment", "launcher")):
-            found = {name: identity[name] for name in ("torch", "device") if name in identity}
-            check_identity([(planned.label, other, found)], source)
+    def _check_versions(self, planned, child, event):
+        """Raise if a run has a different torch or device than earlier runs of the same interpreter."""
+        identity = child.run.identity
+        found = {name: identity[name] for name in ("torch", "device") if name in identity}
+        for other in self._known if "environment" in event else ():
+            if all(other.get(name) == identity[name] for name in ("interpreter", "environment", "launcher")):
+                check_identity([(planned.label, other, found)], self._options.resume)
 
 
 def write_json(options, report):

@@ -11,15 +11,8 @@ from .argument_parser import CommandParser
 from .run_command import add_training_options, check_device, parse_layers, parse_level
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
-def _boolean(text):
-    return {"True": True, "False": False}[text]
-
-
-def _dtype(text):
-    name = text[len("torch.") :] if text.startswith("torch.") else text
-    return DTYPES[DTYPES.index(name)]
+_dtype = {prefix + name: name for name in DTYPES for prefix in ("", "torch.")}.__getitem__
+_boolean = {"True": True, "False": False}.__getitem__
 
 
 def _number_or_dynamic(text):

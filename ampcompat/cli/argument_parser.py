@@ -12,12 +12,6 @@ from ..support.terminal import printable
 #: The exit code of a wrong command line, as in argparse.
 USAGE_ERROR = 2
 
-#: The exit code after Ctrl-C, as in shells.
-INTERRUPTED = 130
-
-#: The usage of a command that runs a script: options before the script are the command's, those after it the script's.
-SCRIPT_USAGE = "%(prog)s [OPTION ...] SCRIPT [ARGS ...]\n       %(prog)s [OPTION ...] -m MODULE [ARGS ...]"
-
 
 class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` without abbreviations that prints errors in one line, without the usage."""
@@ -94,13 +88,6 @@ class CommandParser(argparse.ArgumentParser):
         """Return those of ``arguments`` that are options of this parser."""
         return [each for each in arguments if each.partition("=")[0] in self._names]
 
-    def write_file(self, path, content):
-        """Write a file as ``files.write`` does; an error of the command line if that is not possible."""
-        try:
-            files.write(path, content)
-        except AmpError as error:
-            self.error(str(error))
-
 
 def output_file(text):
     """Return the name of a file that can be written, or "-"; otherwise raise an error for argparse."""
@@ -108,6 +95,19 @@ def output_file(text):
     if text != "-" and not files.is_stream(text) and (os.path.isdir(text) or not os.access(folder, os.W_OK)):
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: the folder does not exist or is not writable")
     return text
+
+
+def checked_by(parse):
+    """Return a type for ``add_argument``: texts for which ``parse`` raises no ``AmpError``."""
+
+    def checked(text):
+        try:
+            parse(text)
+        except AmpError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return checked
 
 
 def mebibytes(text):

@@ -4,9 +4,10 @@ import json
 import shlex
 
 from ..support import files, terminal
+from ..tools.audit.audit_text import to_text
 from . import watched_run
-from .argument_parser import SCRIPT_USAGE, CommandParser
-from .run_command import parse_level
+from .argument_parser import CommandParser
+from .run_command import parse_level, script_command
 from .run_progress import Progress
 
 #: The module that makes the audit in the script's process (see ``RunOptions``).
@@ -17,29 +18,23 @@ def audit(arguments):
     """Run the script, print the audit, and return the exit code: 1 if something is wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = watched_run.checked_command(parser, options, "audited")
+    command = script_command(parser, options, "audited")
+    planned = {"level": "audit", "opt_level": options.opt_level, "launcher": options.launcher}
+    report = watched_run.observed(options, command, Progress(steps=options.steps), "audit", WATCH, **planned)
+    terminal.show(to_text(report, command, terminal.columns(100, least=80, most=110), options.launcher))
+    if options.json is not None:
+        files.write(options.json, json.dumps(report, indent=1) + "\n")
+    if options.html is not None:
+        from ..tools.audit.audit_page import to_html
 
-    def run():
-        progress = Progress(steps=options.steps)
-        planned = {"level": "audit", "opt_level": options.opt_level, "launcher": options.launcher}
-        report = watched_run.observed(options, command, progress, "audit", WATCH, **planned)
-        _print(report, command, options.launcher)
-        if options.json is not None:
-            files.write(options.json, json.dumps(report, indent=1) + "\n")
-        if options.html is not None:
-            from ..tools.audit.audit_page import to_html
-
-            files.write(options.html, to_html(report, command, options.launcher))
-        failing = [each for each in report["findings"] if each["is_wrong"] or options.fail_on == "note"]
-        return watched_run.FAILED if failing and options.fail_on != "never" else 0
-
-    return watched_run.exit_code_of(parser, run)
+        files.write(options.html, to_html(report, command, options.launcher))
+    failing = [each for each in report["findings"] if each["is_wrong"] or options.fail_on == "note"]
+    return 1 if failing and options.fail_on != "never" else 0
 
 
 def _parser():
     parser = CommandParser(
         prog="ampcompat audit",
-        usage=SCRIPT_USAGE,
         description="Run an unchanged script for some steps in its own precision, and say what that does to its "
         "training: updates that half weights lose, state that rounds to 0, gradients without a loss scale. Arguments "
         "after SCRIPT or MODULE are passed to it.",
@@ -54,9 +49,3 @@ def _parser():
     parser.add_argument("--launcher", type=shlex.split, default=[], metavar="COMMAND", help=launcher)
     watched_run.add_options(parser, least_steps=1)
     return parser
-
-
-def _print(report, command, launcher):
-    from ..tools.audit.audit_text import to_text
-
-    terminal.show(to_text(report, command, terminal.columns(100, least=80, most=110), launcher))

@@ -8,7 +8,7 @@ import time
 from ..static_analysis.check import check as check_paths
 from ..static_analysis.check.check_text import to_text
 from ..static_analysis.reading.code_files import kind
-from ..support import terminal
+from ..support import files, terminal
 from ..support.terminal import show
 from .argument_parser import CommandParser
 
@@ -42,7 +42,7 @@ def check(arguments):
         return report.exit_code
     show(to_text(report, with_uses=not options.brief)[:-1])
     if options.json is not None:
-        parser.write_file(options.json, text)
+        files.write(options.json, text)
     return report.exit_code
 
 

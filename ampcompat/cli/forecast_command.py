@@ -7,8 +7,10 @@ import json
 
 from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
+from ..tools.forecast.forecast_text import to_text
 from . import watched_run
-from .argument_parser import SCRIPT_USAGE, CommandParser
+from .argument_parser import CommandParser
+from .run_command import script_command
 from .run_progress import Progress
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
@@ -19,16 +21,12 @@ def forecast(arguments):
     """Run the script, print the forecast, and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    command = watched_run.checked_command(parser, options, "forecast")
-
-    def run():
-        found = forecast_of(options, command, Progress(steps=options.steps))
-        _print(found, command, options.details)
-        if options.json is not None:
-            files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
-        return 0
-
-    return watched_run.exit_code_of(parser, run)
+    command = script_command(parser, options, "forecast")
+    found = forecast_of(options, command, Progress(steps=options.steps))
+    print(to_text(found, command, terminal.columns(80, least=80, most=100), options.details))
+    if options.json is not None:
+        files.write(options.json, json.dumps({"levels": found["levels"]}, indent=1) + "\n")
+    return 0
 
 
 def forecast_of(options, command, progress, **planned):
@@ -51,7 +49,6 @@ def forecast_of(options, command, progress, **planned):
 def _parser():
     parser = CommandParser(
         prog="ampcompat forecast",
-        usage=SCRIPT_USAGE,
         description="Run an unchanged script for some steps in float32, and predict which opt levels will work, and "
         "with which layers in float32. Arguments after SCRIPT or MODULE are passed to it.",
     )
@@ -59,10 +56,3 @@ def _parser():
     parser.add_argument("--details", action="store_true", help="print all findings, and the margin of each module")
     watched_run.add_options(parser, least_steps=2)
     return parser
-
-
-def _print(found, command, details):
-    from ..tools.forecast.forecast_text import to_text
-
-    width = terminal.columns(80, least=80, most=100)
-    print(to_text(found, command, width, details))

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 
 from ..apex import nvidia_apex
+from ..support import files
 from .argument_parser import CommandParser
 
 FILE = "ampcompat-apex.pth"
@@ -20,15 +21,14 @@ LINE = "import sys; {0} in sys.path or sys.path.insert(0, {0})\n"
 
 def install(arguments):
     """Write the ``.pth``; an error if NVIDIA Apex with ``amp`` is installed."""
-    parser = _parser(
-        "install", "Make `import apex` import ampcompat in every script of this Python environment (one .pth file)."
-    )
+    told = "Make `import apex` import ampcompat in every script of this Python environment (one .pth file)."
+    parser = CommandParser(prog="ampcompat install", description=told)
     parser.parse_args(arguments)
     other = nvidia_apex.other_apex(_site_folders())
     if other and nvidia_apex.has_submodule(other, "amp"):
         parser.error(f"NVIDIA Apex with amp is installed at {other}; uninstall it first, or use `run`.")
     path = _path()
-    parser.write_file(path, LINE.format(ascii(nvidia_apex.SITE)))
+    files.write(path, LINE.format(ascii(nvidia_apex.SITE)))
     print(f"`import apex` now imports ampcompat: wrote {path}")
     if other:
         print(nvidia_apex.describe(other))
@@ -37,7 +37,7 @@ def install(arguments):
 
 def uninstall(arguments):
     """Remove the ``.pth``."""
-    parser = _parser("uninstall", "Undo `ampcompat install`.")
+    parser = CommandParser(prog="ampcompat uninstall", description="Undo `ampcompat install`.")
     parser.parse_args(arguments)
     path = _path()
     if not os.path.exists(path):
@@ -49,10 +49,6 @@ def uninstall(arguments):
         parser.error(f"cannot remove {path}: {error.strerror}.")
     print(f"`import apex` no longer imports ampcompat: removed {path}")
     return 0
-
-
-def _parser(command, description):
-    return CommandParser(prog="ampcompat " + command, description=description)
 
 
 def _path():

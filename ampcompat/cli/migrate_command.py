@@ -29,18 +29,15 @@ def migrate(arguments):
     if options.output and os.path.isfile(options.output) and not options.force:
         parser.error(f"{options.output} exists; give --force to replace it")
     rewrite, target = _rewriter(parser, options), options.script if options.write else options.output
-    try:
-        source = _read(options.script, options.max_size)
-        result = rewrite(source, options.script)
-        if result.source == source:
-            return _unchanged(options.script, result)
-        if target is None:
-            diff = _diff(source, result.source, options.script, options.to_level or "torch.amp")
-            sys.stdout.write(printable(diff) if sys.stdout.isatty() else diff)  # a program needs it as it is
-        else:
-            parser.write_file(target, result.source)
-    except AmpError as error:
-        parser.error(str(error))
+    source = _read(options.script, options.max_size)
+    result = rewrite(source, options.script)
+    if result.source == source:
+        return _unchanged(options.script, result)
+    if target is None:
+        diff = _diff(source, result.source, options.script, options.to_level or "torch.amp")
+        sys.stdout.write(printable(diff) if sys.stdout.isatty() else diff)  # a program needs it as it is
+    else:
+        files.write(target, result.source)
     sys.stdout.flush()
     _report(options.script, result)
     if target is not None:

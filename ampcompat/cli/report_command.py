@@ -22,13 +22,10 @@ def report(arguments):
     report_options.add_options(parser)
     options = parser.parse_args(arguments)
     parser.check_outputs(options, _inputs(options.report))
-    try:
-        found, missing = _read(options)
-        report_options.check(parser, options, found)
-        rows = report_options.judge(options, found)
-        show(to_text(found, terminal.columns(most=100), options.details, rows))
-    except AmpError as error:
-        parser.error(str(error))
+    found, missing = _read(options)
+    report_options.check(parser, options, found)
+    rows = report_options.judge(options, found)
+    show(to_text(found, terminal.columns(most=100), options.details, rows))
     if missing:
         show("\nMissing: {}.".format(", ".join(missing)))
     written = report_options.write_files(parser, options, found, rows)

@@ -12,6 +12,7 @@ from ..abtest.report.markup import to_latex, to_markdown
 from ..errors import AmpError
 from ..support import files
 from ..support.terminal import show
+from .argument_parser import checked_by
 
 #: The exit codes if a file could not be written, and if a row has one of the results of ``--fail-on``.
 NOT_WRITTEN, FAILED_ON = 1, 3
@@ -31,28 +32,15 @@ def add_options(parser):
     add_output("--json", metavar="FILE", help="write the report as JSON, for `ampcompat report`")
     add_output("--html", metavar="FILE", help="write an HTML page (needs the extra `report`)")
     image = "write the charts as an image (needs the extra `report`)"
-    add_output("--png", check=_of_library(renderer.format_of), metavar="FILE", help=image)
+    add_output("--png", check=checked_by(renderer.format_of), metavar="FILE", help=image)
     add_output("--markdown", metavar="FILE", help="write the table for a pull request")
     add_output("--latex", metavar="FILE", help="write the table for a paper")
     target = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's final loss"
-    add("--target", type=_of_library(time_to_target.parse), metavar="NAME=NUMBER", help=target)
+    add("--target", type=checked_by(time_to_target.parse), metavar="NAME=NUMBER", help=target)
     tolerance = "say whether each row ends within this share of the baseline, such as 0.01: shown, refuted or not shown"
-    add("--tolerance", type=_of_library(equivalence.parse), metavar="SHARE", help=tolerance)
+    add("--tolerance", type=checked_by(equivalence.parse), metavar="SHARE", help=tolerance)
     fail = "exit code {} if a row has one of these results: {}".format(FAILED_ON, ",".join(RESULTS))
     add("--fail-on", type=_results, default=[], metavar="RESULT,…", help=fail)
-
-
-def _of_library(check):
-    """Return a type for argparse: texts for which ``check`` raises no ``AmpError``."""
-
-    def checked(text):
-        try:
-            check(text)
-        except AmpError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-        return text
-
-    return checked
 
 
 def _results(text):

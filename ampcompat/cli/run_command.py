@@ -19,7 +19,7 @@ from ..static_analysis.reading import code_files
 from ..static_analysis.reading.imports import uses_amp
 from ..support import missing_cuda
 from ..support.child_environment import LOCAL_RANK, ChildEnvironment, with_local_rank
-from .argument_parser import SCRIPT_USAGE, CommandParser, whole_number
+from .argument_parser import CommandParser, whole_number
 
 #: Written out so that ``run`` need not import torch; a test compares it with ``opt_levels``.
 LEVELS = ("O0", "O1", "O2", "O3", "O4", "O5")
@@ -32,7 +32,7 @@ DEVICES = ("cpu", "mps", "xpu", "xla")
 
 def run(arguments):
     """Replace this process by the script."""
-    parser = _parser()
+    parser = new_parser()
     options = parser.parse_args(arguments)
     command = with_local_rank(script_command(parser, options))
     if any(LOCAL_RANK in argument for argument in command):
@@ -42,8 +42,10 @@ def run(arguments):
     told = {name: getattr(options, name) for name in OVERRIDES + OBSERVED}
     for name in ("op_stats_file", "stats_file"):  # the script may change the folder
         told[name] = told[name] and os.path.abspath(told[name])
-    _check_statistics(parser, options)
-    check_device(parser, options.device)
+    if options.stats_every is not None and options.stats_file is None:
+        parser.error("--stats-every needs a file to write to: --stats-file FILE.csv")
+    if options.stats_every is None and options.stats_file is not None:
+        parser.error("--stats-file needs --stats-every N, such as --stats-every 100")
     child = ChildEnvironment(
         device=options.device,
         forces_level=True if options.opt_level is not None else None,
@@ -56,21 +58,27 @@ def run(arguments):
     return _exec([sys.executable] + interpreter_options() + command)
 
 
-def _parser():
+def new_parser():
+    """Return the parser of the command line of ``run``."""
     parser = CommandParser(
         prog="ampcompat run",
-        usage=SCRIPT_USAGE,
         description="Run an unchanged script that imports apex; with --opt-level, any script that trains, at that "
         "level. Arguments after SCRIPT or MODULE are passed to it; {local_rank} in them is torchrun's LOCAL_RANK.",
     )
     add_training_options(parser)
-    add_observing_options(parser)
+    statistics = "print at the end how often each function of torch ran in which dtype, and why"
+    parser.add_argument("--op-stats", action="store_const", const=1, help=statistics)
+    parser.add_output("--op-stats-file", metavar="FILE.json", help="write this table as JSON")
+    every = "write statistics of activations, gradients and weights in every N-th optimizer step"
+    parser.add_argument("--stats-every", type=whole_number(1), metavar="N", help=every)
+    parser.add_output("--stats-file", metavar="FILE.csv", help="the CSV file to write them to")
     add_script(parser)
     return parser
 
 
 def add_script(parser):
-    """Add the script or module with its arguments, after all options."""
+    """Add the script or module with its arguments, after all options; those before it are the command's."""
+    parser.usage = "%(prog)s [OPTION ...] SCRIPT [ARGS ...]\n       %(prog)s [OPTION ...] -m MODULE [ARGS ...]"
     parser.add_argument(
         "-m", nargs=argparse.REMAINDER, dest="module", help="MODULE [ARGS ...]: run a module, like python -m"
     )
@@ -131,34 +139,9 @@ def check_device(parser, device):
     if device not in (None, "cpu"):  # the CPU is always available; importing torch takes a second
         from ..support.torch_compat import devices, features
 
-        if not devices.is_available(device):
+        if not devices.is_available(device.partition(":")[0]):
             available = ", ".join(features.available_devices())
             parser.error(f"--device {device}: not available to this torch, only {available}.")
-
-
-def add_observing_options(parser):
-    """Add the options that print or write more about a run."""
-    parser.add_argument(
-        "--op-stats",
-        action="store_const",
-        const=1,
-        help="print at the end how often each function of torch ran in which dtype, and why",
-    )
-    parser.add_output("--op-stats-file", metavar="FILE.json", help="write this table as JSON")
-    parser.add_argument(
-        "--stats-every",
-        type=whole_number(1),
-        metavar="N",
-        help="write statistics of activations, gradients and weights in every N-th optimizer step",
-    )
-    parser.add_output("--stats-file", metavar="FILE.csv", help="the CSV file to write them to")
-
-
-def _check_statistics(parser, options):
-    if options.stats_every is not None and options.stats_file is None:
-        parser.error("--stats-every needs a file to write to: --stats-file FILE.csv")
-    if options.stats_every is None and options.stats_file is not None:
-        parser.error("--stats-file needs --stats-every N, such as --stats-every 100")
 
 
 def parse_level(text):
@@ -190,10 +173,11 @@ def parse_layers(text):
 
 
 def script_command(parser, options, told=None):
-    """Return Python's arguments for the script or module; exit with one line if it does not exist.
+    """Return Python's arguments for the script or module; exit with one line if it, or the device, does not exist.
 
     ``told``: what is done with it that a script from stdin does not allow, for the message: "audited".
     """
+    check_device(parser, getattr(options, "device", None))
     if options.module is not None:
         # argparse ends an option at "--"; the rest is in `script`.
         return ["-m"] + _checked_module(parser, options.module + options.script)

@@ -2,11 +2,11 @@
 
 import functools
 
-from ..errors import AmpError
-from ..support import terminal
-from ..support.torch_compat import devices, features
+from ..support import files, terminal
+from ..support.torch_compat import features
 from ..tools.selftest import runner
 from .argument_parser import CommandParser
+from .run_command import check_device
 
 
 def selftest(arguments):
@@ -17,15 +17,9 @@ def selftest(arguments):
     parser.add_output("--json", metavar="FILE", help="write the report there, to attach to an issue")
     stated = parser.parse_args(arguments)
     device = stated.device or features.available_devices()[-1]
-    if not devices.is_available(device.partition(":")[0]):
-        available = ", ".join(features.available_devices())
-        parser.error(f"--device {device}: not available to this torch, only {available}.")
-    try:
-        show = functools.partial(print, flush=True)
-        report = runner.run(device, stated.quick, show, terminal.columns(120))
-    except AmpError as error:
-        parser.error(str(error))
+    check_device(parser, device)
+    report = runner.run(device, stated.quick, functools.partial(print, flush=True), terminal.columns(120))
     if stated.json:
-        parser.write_file(stated.json, runner.to_json(report))
+        files.write(stated.json, runner.to_json(report))
         print(f"wrote {stated.json}")
     return 1 if report["counts"].get("failed") else 0

@@ -3,16 +3,12 @@
 This process does not import torch.
 """
 
-import sys
-
 from ..abtest.planned_run import PlannedRun
 from ..abtest.report_data import NOTHING_TO_RECORD
-from ..abtest.running.subprocess_supervisor import SubprocessRun, exit_code, run_one, sigterm_as_interrupt
+from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
 from ..errors import AmpError
 from .argument_parser import whole_number
-from .run_command import add_device, add_script, check_device, script_command
-
-FAILED = 1
+from .run_command import add_device, add_script
 
 #: The number of optimizer steps that are observed without ``--steps``.
 STEPS = 50
@@ -28,29 +24,6 @@ def add_options(parser, least_steps):
     add("--verbose", action="store_true", help="print the script's output")
     add_device(parser)
     add_script(parser)
-
-
-def checked_command(parser, options, told):
-    """Return the script and its arguments; exit with one line if they, or the device, cannot be run.
-
-    Args:
-        told: what is done with the script, for the message: "audited".
-    """
-    command = script_command(parser, options, told)
-    check_device(parser, options.device)
-    return command
-
-
-def exit_code_of(parser, run):
-    """Call ``run()``, which returns an exit code; after Ctrl-C or an ``AmpError``, return that of it."""
-    try:
-        with sigterm_as_interrupt():
-            return run()
-    except KeyboardInterrupt as error:
-        return exit_code(error)
-    except AmpError as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
-        return FAILED
 
 
 def observed(options, command, progress, name, watch, run_options=None, label=None, checkpoints=(), **planned):

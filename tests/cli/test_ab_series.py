@@ -193,7 +193,7 @@ def test_another_torch_ends_a_resumed_series_before_the_file_changes(begun, scri
     content = path.read_bytes()
     monkeypatch.setattr(MadeRun, "versions", {"torch": "2.1", "device": "cuda (H200)"})
     with pytest.raises(SystemExit) as left:
-        ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script])
+        main(["ab", "--resume", str(path), "--levels", "O0,O1", script])
     said = capsys.readouterr().err.splitlines()[-1]
     assert left.value.code == 2
     assert "torch was '2.0', is '2.1' (O1); device was 'cpu', is 'cuda (H200)' (O1)" in said
