@@ -2,6 +2,7 @@
 
 import contextlib
 import warnings
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -32,7 +33,22 @@ def _works(name, pair):
     return True
 
 
-SETTINGS = [(name, pair) for name in BACKENDS for pair in PAIRS if _works(name, PAIRS[pair])]
+class Setting(NamedTuple):
+    """A backend and a pair of dtypes, by their names."""
+
+    backend: str
+    pair: str
+
+    @property
+    def low(self):
+        return PAIRS[self.pair].low
+
+    @property
+    def high(self):
+        return PAIRS[self.pair].high
+
+
+SETTINGS = [Setting(name, pair) for name in BACKENDS for pair in PAIRS if _works(name, PAIRS[pair])]
 NATIVE = [setting for setting in SETTINGS if setting[0] == "native"]
 NO_NATIVE = pytest.param(None, marks=pytest.mark.skip(reason="this torch has no autocast for the CPU"))
 

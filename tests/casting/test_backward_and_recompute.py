@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import PAIRS, call_checkpoint, each_setting, opened
+from opened import call_checkpoint, each_setting, opened
 from torch.autograd import backward, grad  # by name and before any backend: as user code does
 
 # torch 1.12's checkpoint queries CUDA's autocast on any machine.
@@ -33,8 +33,7 @@ class Seen(torch.nn.Module):
 @each_setting
 @pytest.mark.parametrize("held_since_before", [False, True])
 def test_gradients_of_a_region_without_casts_equal_the_plain_run_bit_for_bit(setting, held_since_before):
-    high = PAIRS[setting[1]].high
-    net, x = make_net(high), torch.randn(16, 6, dtype=high)
+    net, x = make_net(setting.high), torch.randn(16, 6, dtype=setting.high)
     expected = grad(net(x).pow(2).sum(), list(net.parameters()))
     with opened(setting) as backend:
         with backend.paused():
@@ -49,26 +48,24 @@ def test_gradients_of_a_region_without_casts_equal_the_plain_run_bit_for_bit(set
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("paused_at_call", [False, True], ids=["cast", "paused"])
 def test_checkpoint_recomputes_in_the_dtypes_of_its_call(setting, reentrant, paused_at_call):
-    low, high = PAIRS[setting[1]]
-    x = torch.randn(4, 6, dtype=high, requires_grad=True)
+    x = torch.randn(4, 6, dtype=setting.high, requires_grad=True)
     with opened(setting) as backend:
-        seen = Seen(backend, make_net(high))
+        seen = Seen(backend, make_net(setting.high))
         if paused_at_call:
             with backend.paused():
                 loss = call_checkpoint(seen, reentrant, x).sum()
         else:
             loss = call_checkpoint(seen, reentrant, x).sum()
         loss.backward()
-    assert seen.dtypes == [high if paused_at_call else low] * 2
+    assert seen.dtypes == [setting.high if paused_at_call else setting.low] * 2
     assert seen.active == [not paused_at_call] * 2
 
 
 @each_setting
 def test_casts_are_as_before_after_a_checkpoint_inside_a_pause(setting):
-    high = PAIRS[setting[1]].high
     with opened(setting) as backend:
-        net = make_net(high)
-        loss = call_checkpoint(net, True, torch.randn(4, 6, dtype=high, requires_grad=True)).sum()
+        net = make_net(setting.high)
+        loss = call_checkpoint(net, True, torch.randn(4, 6, dtype=setting.high, requires_grad=True)).sum()
         with backend.paused():
             loss.backward()
             assert not backend.active()
@@ -77,8 +74,7 @@ def test_casts_are_as_before_after_a_checkpoint_inside_a_pause(setting):
 
 @each_setting
 def test_gradient_penalty_differentiates_twice(setting):
-    low, high = PAIRS[setting[1]]
-    net, x = make_net(high), torch.randn(16, 6, dtype=high)
+    net, x = make_net(setting.high), torch.randn(16, 6, dtype=setting.high)
 
     def penalty():
         between = x.clone().requires_grad_()
@@ -90,8 +86,8 @@ def test_gradient_penalty_differentiates_twice(setting):
     net.zero_grad()
     with opened(setting):
         loss = penalty()
-        assert loss.dtype is high
+        assert loss.dtype is setting.high
         loss.backward()
     for parameter, wanted in zip(net[:3].parameters(), expected):
-        assert parameter.grad.dtype is high
+        assert parameter.grad.dtype is setting.high
         assert torch.allclose(parameter.grad, wanted, rtol=0.1, atol=0.1 * float(wanted.abs().max()) + 1e-6)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from helpers.fake_devices import FakeTensorMode, why_no_fakes
 from helpers.precision import HIGH, LOW, PAIR
-from opened import PAIRS, each_setting, opened
+from opened import each_setting, opened
 
 import ampcompat
 from ampcompat import amp
@@ -92,8 +92,7 @@ OTHERS += [pytest.param("cuda", "cpu", marks=needs_fake)]
 @each_setting
 @pytest.mark.parametrize("device, called_on", OTHERS)
 def test_tensors_on_other_devices_are_left_alone(setting, device, called_on):
-    low, high = PAIRS[setting[1]]
-    for dtype in {low, high, torch.float64}:
+    for dtype in {setting.low, setting.high, torch.float64}:
         x, context = tensor_on(called_on, dtype)
         with context:
             before = outcomes(x)
@@ -104,7 +103,6 @@ def test_tensors_on_other_devices_are_left_alone(setting, device, called_on):
 
 @each_setting
 def test_values_of_metrics_on_the_cpu_are_exact_while_models_are_elsewhere(setting):
-    low, high = PAIRS[setting[1]]
     x = torch.rand(3, 4, dtype=torch.float64)
     product, layer = torch.mm(x, x.t()), torch.nn.LSTM(4, 2).double()
     states = layer(x.reshape(3, 1, 4))[0]
@@ -113,9 +111,9 @@ def test_values_of_metrics_on_the_cpu_are_exact_while_models_are_elsewhere(setti
         assert torch.equal(torch.mm(x, x.t()), product)
         assert torch.equal(layer(x.reshape(3, 1, 4))[0], states)
         with pytest.raises((RuntimeError, ValueError)):  # torch's own, on the dtypes: the layer is not cast
-            layer(x.reshape(3, 1, 4).to(low))
+            layer(x.reshape(3, 1, 4).to(setting.low))
         try:
-            F.binary_cross_entropy(x.to(low), x.to(low))
+            F.binary_cross_entropy(x.to(setting.low), x.to(setting.low))
         except RuntimeError as error:  # torch has no kernel for halves; but never our refusal
             assert not isinstance(error, AmpNotImplementedError)
 
@@ -132,57 +130,55 @@ def has_fake_conv(dtype):
 @needs_fake
 @each_setting
 def test_tensors_where_the_models_are_follow_the_table(setting):
-    low, high = PAIRS[setting[1]]
     mode = FakeTensorMode()
     with mode:
-        takes_conv = has_fake_conv(low)
+        takes_conv = has_fake_conv(setting.low)
     with opened(setting) as backend:
         backend.set_devices(["cuda"])
         with mode:
-            wide, narrow = (torch.empty(3, 4, dtype=dtype, device="cuda") for dtype in (high, low))
-            assert torch.mm(wide, wide.t()).dtype is F.linear(wide, wide).dtype is low
-            assert not takes_conv or conv(wide).dtype is low
-            assert torch.exp(narrow).dtype is F.mse_loss(narrow, narrow).dtype is torch.prod(narrow).dtype is high
-            assert (narrow + wide).dtype is torch.cat([narrow, wide]).dtype is high
+            wide, narrow = (torch.empty(3, 4, dtype=dtype, device="cuda") for dtype in (setting.high, setting.low))
+            assert torch.mm(wide, wide.t()).dtype is F.linear(wide, wide).dtype is setting.low
+            assert not takes_conv or conv(wide).dtype is setting.low
+            assert (
+                torch.exp(narrow).dtype is F.mse_loss(narrow, narrow).dtype is torch.prod(narrow).dtype is setting.high
+            )
+            assert (narrow + wide).dtype is torch.cat([narrow, wide]).dtype is setting.high
 
 
 @needs_fake
 @each_setting
 def test_tensor_with_dimensions_decides_beside_a_scalar_of_the_cpu(setting):
-    low, high = PAIRS[setting[1]]
-    mode, scalar = FakeTensorMode(allow_non_fake_inputs=True), torch.ones((), dtype=high)
+    mode, scalar = FakeTensorMode(allow_non_fake_inputs=True), torch.ones((), dtype=setting.high)
     with opened(setting) as backend, mode:
-        narrow = torch.empty(3, dtype=low, device="cuda")
+        narrow = torch.empty(3, dtype=setting.low, device="cuda")
         backend.set_devices(["cuda"])
-        assert torch.atan2(narrow, scalar).dtype is torch.atan2(scalar, narrow).dtype is high
+        assert torch.atan2(narrow, scalar).dtype is torch.atan2(scalar, narrow).dtype is setting.high
         backend.set_devices(["cpu"])
-        assert torch.atan2(narrow, scalar).dtype is torch.atan2(scalar, narrow).dtype is low
+        assert torch.atan2(narrow, scalar).dtype is torch.atan2(scalar, narrow).dtype is setting.low
 
 
 @needs_meta
 @each_setting
 def test_all_devices_are_cast_until_some_are_named(setting):
-    low, high = PAIRS[setting[1]]
     with opened(setting, devices=None) as backend:
         for device in ("cpu", "meta"):
-            assert F.linear(*[torch.ones(2, 2, dtype=high, device=device)] * 2).dtype is low
+            assert F.linear(*[torch.ones(2, 2, dtype=setting.high, device=device)] * 2).dtype is setting.low
         backend.set_devices(["meta"])
         backend.set_devices(None)
-        assert F.linear(*[torch.ones(2, 2, dtype=high)] * 2).dtype is low
+        assert F.linear(*[torch.ones(2, 2, dtype=setting.high)] * 2).dtype is setting.low
 
 
 @each_setting
 def test_devices_that_change_within_a_pause_hold_after_it(setting):
-    low, high = PAIRS[setting[1]]
-    x = torch.ones(2, 2, dtype=high)
+    x = torch.ones(2, 2, dtype=setting.high)
     with opened(setting) as backend:
         with backend.paused(), backend.paused():
             backend.set_devices(["meta"])
-        assert torch.mm(x, x).dtype is high
+        assert torch.mm(x, x).dtype is setting.high
         with backend.paused():
             backend.set_devices(["cpu"])
-            assert torch.mm(x, x).dtype is high
-        assert torch.mm(x, x).dtype is low
+            assert torch.mm(x, x).dtype is setting.high
+        assert torch.mm(x, x).dtype is setting.low
 
 
 def initialized(backend, model, optimizer=None):

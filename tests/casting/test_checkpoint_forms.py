@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from opened import PAIRS, SETTINGS, each_setting, opened
+from opened import SETTINGS, each_setting, opened
 from torch.utils import checkpoint as checkpoints
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential  # by name and before any backend: as in user code
 
@@ -89,13 +89,12 @@ PAIRED += [(SETTINGS[(index + len(SETTINGS) // 2) % len(SETTINGS)], way) for ind
 @pytest.mark.parametrize("setting, way", PAIRED, ids=["{}-{}-{}".format(way, *setting) for setting, way in PAIRED])
 def test_each_way_recomputes_in_the_dtypes_of_the_call(setting, way, monkeypatch):
     monkeypatch.setattr(logging.getLogger("LoggingTensor"), "propagate", False)  # logs what no handler can format
-    low, high = PAIRS[setting[1]]
-    block, x = Block(high), torch.randn(5, 4, dtype=high, requires_grad=True)
+    block, x = Block(setting.high), torch.randn(5, 4, dtype=setting.high, requires_grad=True)
     with opened(setting) as backend:
         wanted = block.gradients(backend, lambda block, x: block(x), x)
         del block.dtypes[:]
         found = block.gradients(backend, WAYS[way], x)
-    assert set(block.dtypes) == {low}
+    assert set(block.dtypes) == {setting.low}
     assert len(block.dtypes) >= 2
     assert all(torch.equal(one, other) for one, other in zip(found, wanted))
 
@@ -103,19 +102,17 @@ def test_each_way_recomputes_in_the_dtypes_of_the_call(setting, way, monkeypatch
 @pytest.mark.skipif(not HAS_DECORATOR, reason="this torch's checkpoint is not a decorator")
 @each_setting
 def test_a_reentrant_decorator_recomputes_in_the_dtypes_of_the_call(setting):
-    low, high = PAIRS[setting[1]]
-    block, x = Block(high), torch.randn(5, 4, dtype=high, requires_grad=True)
+    block, x = Block(setting.high), torch.randn(5, 4, dtype=setting.high, requires_grad=True)
     with opened(setting):
         DECORATED[1](block, x).float().pow(2).sum().backward()
-    assert block.dtypes == [low] * 2
+    assert block.dtypes == [setting.low] * 2
 
 
 @each_setting
 def test_checkpoint_is_as_it_was_after_the_backend_is_closed(setting):
-    high = PAIRS[setting[1]].high
     plain = inspect.unwrap(checkpoint)
     before = (plain.__code__, plain.__defaults__, dict(plain.__kwdefaults__), dict(vars(plain)))
-    block, x = Block(high), torch.randn(5, 4, dtype=high, requires_grad=True)
+    block, x = Block(setting.high), torch.randn(5, 4, dtype=setting.high, requires_grad=True)
     with opened(setting) as backend:
         assert inspect.signature(checkpoint) == SIGNATURE
         assert inspect.getsource(checkpoint).startswith("@torch._disable_dynamo")
@@ -125,7 +122,7 @@ def test_checkpoint_is_as_it_was_after_the_backend_is_closed(setting):
     assert (plain.__code__, plain.__defaults__, dict(plain.__kwdefaults__), dict(vars(plain))) == before
     loss.backward()
     checkpoint(block, x, use_reentrant=False).pow(2).sum().backward()
-    assert block.dtypes == [high] * 4
+    assert block.dtypes == [setting.high] * 4
 
 
 def places_of_warnings(x):
@@ -138,7 +135,7 @@ def places_of_warnings(x):
 @each_setting
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_warnings_of_checkpoint_name_the_line_that_they_name_without_a_backend(setting, requires_grad):
-    x = torch.ones(2, dtype=PAIRS[setting[1]].high, requires_grad=requires_grad)
+    x = torch.ones(2, dtype=setting.high, requires_grad=requires_grad)
     expected = places_of_warnings(x)
     with opened(setting):
         assert places_of_warnings(x) == expected

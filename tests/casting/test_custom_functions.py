@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.threads import in_thread
-from opened import NATIVE, PAIRS, call_checkpoint, each_setting, opened, setting_id
+from opened import NATIVE, call_checkpoint, each_setting, opened, setting_id
 
 # torch 1.12's checkpoint queries CUDA's autocast on any machine.
 pytestmark = pytest.mark.filterwarnings("ignore:.*device_type of 'cuda', but CUDA is not available")
@@ -69,35 +69,20 @@ def nothing_seen():
 
 @each_setting
 def test_backward_multiplies_a_low_gradient_with_a_high_weight(setting):
-    low, high = PAIRS[setting[1]]
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting) as backend:
         y = product(x, weight)
-        assert y.dtype is low
+        assert y.dtype is setting.low
         y.float().pow(2).sum().backward()
         assert backend.active()
-    assert Product.seen == [low]
-    assert x.grad.dtype is weight.grad.dtype is high
+    assert Product.seen == [setting.low]
+    assert x.grad.dtype is weight.grad.dtype is setting.high
     assert_gradients(x, weight)
 
 
 @each_setting
-def test_backward_is_paused_where_its_forward_pass_was(setting):
-    high = PAIRS[setting[1]].high
-    x, weight = tensors(high)
-    with opened(setting) as backend:
-        with backend.paused():
-            y = product(x, weight)
-        y.pow(2).sum().backward()
-    assert Product.seen == [high]
-    a, b = x.detach(), weight.detach()
-    assert torch.equal(x.grad, (2 * a.mm(b.t())).mm(b))
-
-
-@each_setting
 def test_a_backward_pass_on_another_thread_and_in_a_pause_is_the_same(setting):
-    low, high = PAIRS[setting[1]]
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting) as backend:
         loss = product(x, weight).float().pow(2).sum()
 
@@ -106,14 +91,13 @@ def test_a_backward_pass_on_another_thread_and_in_a_pause_is_the_same(setting):
                 loss.backward()
 
         in_thread(run)
-    assert Product.seen == [low]
+    assert Product.seen == [setting.low]
     assert_gradients(x, weight)
 
 
 @each_setting
 def test_functions_within_functions(setting):
-    low, high = PAIRS[setting[1]]
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting):
         Outer.apply(x, weight).float().pow(2).sum().backward()
     a, b = x.detach().double(), weight.detach().double()
@@ -122,8 +106,7 @@ def test_functions_within_functions(setting):
 
 @each_setting
 def test_a_custom_function_differentiates_twice(setting):
-    high = PAIRS[setting[1]].high
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting):
         (slope,) = torch.autograd.grad(product(x, weight).float().pow(2).sum(), x, create_graph=True)
         slope.float().sum().backward()
@@ -135,21 +118,19 @@ def test_a_custom_function_differentiates_twice(setting):
 @each_setting
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_recomputed_custom_function_runs_under_the_casts_of_the_call(setting, reentrant):
-    low, high = PAIRS[setting[1]]
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
 
     def block(x, weight):
         return product(x, weight).float().pow(2).sum()
 
     with opened(setting):
         call_checkpoint(block, reentrant, x, weight).backward()
-    assert Product.seen == [low]
+    assert Product.seen == [setting.low]
     assert_gradients(x, weight)
 
 
 @each_setting
 def test_a_backward_that_recomputes_and_differentiates_by_itself_gets_exact_gradients(setting):
-    low, high = PAIRS[setting[1]]
     dtypes = []
 
     class OwnCheckpoint(torch.autograd.Function):
@@ -168,12 +149,12 @@ def test_a_backward_that_recomputes_and_differentiates_by_itself_gets_exact_grad
             torch.autograd.backward(y, grad)
             return x.grad, weight.grad
 
-    x, weight = tensors(high)
-    x_plain, weight_plain = tensors(high)
+    x, weight = tensors(setting.high)
+    x_plain, weight_plain = tensors(setting.high)
     with opened(setting):
         OwnCheckpoint.apply(x, weight).float().pow(2).sum().backward()
         x_plain.mm(weight_plain.t()).float().pow(2).sum().backward()
-    assert dtypes == [low]
+    assert dtypes == [setting.low]
     assert torch.equal(x.grad, x_plain.grad)
     assert torch.equal(weight.grad, weight_plain.grad)
 
@@ -181,48 +162,37 @@ def test_a_backward_that_recomputes_and_differentiates_by_itself_gets_exact_grad
 @each_setting
 @pytest.mark.parametrize("module", ["torch.nn.somewhere", "ampcompat.apex.somewhere"])
 def test_internal_functions_are_differentiated_without_casts(setting, module):
-    high = PAIRS[setting[1]].high
     internal = type("Internal", (Product,), {"__module__": module})
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting):
-        internal.apply(x, weight).to(high).pow(2).sum().to(high)
+        internal.apply(x, weight).to(setting.high).pow(2).sum().to(setting.high)
         del Product.seen[:]
-        a = torch.ones(2, 2, dtype=high, requires_grad=True)
+        a = torch.ones(2, 2, dtype=setting.high, requires_grad=True)
         with pytest.raises(RuntimeError):  # dtypes differ, and nothing casts
             internal.apply(a, a).float().sum().backward()
     assert Product.seen == []
 
 
 @each_setting
-def test_a_function_called_before_the_backend_opened_runs_without_casts(setting):
-    high = PAIRS[setting[1]].high
-    x, weight = tensors(high)
-    loss = product(x, weight).pow(2).sum()
+def test_a_function_that_was_called_without_casts_is_differentiated_without_them(setting):
+    def loss():
+        return product(*tensors(setting.high)).pow(2).sum()
+
+    before = loss()
+    with opened(setting) as backend:
+        before.backward()
+        with backend.paused():
+            paused, outliving, of_another = loss(), loss(), loss()
+        paused.backward()
+    outliving.backward()
     with opened(setting):
-        loss.backward()
-    assert Product.seen == [high]
-
-
-@each_setting
-def test_a_function_whose_backend_is_closed_before_backward_runs_without_casts(setting):
-    high = PAIRS[setting[1]].high
-    x, weight = tensors(high)
-    with opened(setting) as backend, backend.paused():
-        loss = product(x, weight).pow(2).sum()
-    loss.backward()
-    assert Product.seen == [high]
-    x, weight = tensors(high)
-    with opened(setting) as backend, backend.paused():
-        loss = product(x, weight).pow(2).sum()
-    with opened(setting):  # another backend by now
-        loss.backward()
-    assert Product.seen == [high] * 2
+        of_another.backward()
+    assert Product.seen == [setting.high] * 4
 
 
 @pytest.mark.skipif(not hasattr(torch, "func"), reason="this torch has no torch.func")
 @each_setting
 def test_torch_func_differentiates_a_custom_function(setting):
-    high = PAIRS[setting[1]].high
 
     class Split(torch.autograd.Function):
         @staticmethod
@@ -238,10 +208,10 @@ def test_torch_func_differentiates_a_custom_function(setting):
             x, weight = ctx.saved_tensors
             return grad.mm(weight), grad.t().mm(x)
 
-    x, weight = tensors(high, requires_grad=False)
+    x, weight = tensors(setting.high, requires_grad=False)
     with opened(setting):
         grad_of = torch.func.grad(lambda x, weight: Split.apply(x, weight).float().pow(2).sum(), argnums=(0, 1))
-        x.grad, weight.grad = (gradient.to(high) for gradient in grad_of(x, weight))
+        x.grad, weight.grad = (gradient.to(setting.high) for gradient in grad_of(x, weight))
     assert_gradients(x, weight)
 
 
@@ -249,7 +219,6 @@ def test_torch_func_differentiates_a_custom_function(setting):
 @pytest.mark.parametrize("setting", NATIVE, ids=setting_id)
 @pytest.mark.parametrize("cast_inputs", [torch.float32, None], ids=["float32", "no cast"])
 def test_custom_fwd_and_custom_bwd_decide_for_themselves(setting, cast_inputs):
-    low, high = PAIRS[setting[1]]
     dtypes = []
 
     class Decorated(torch.autograd.Function):
@@ -269,7 +238,7 @@ def test_custom_fwd_and_custom_bwd_decide_for_themselves(setting, cast_inputs):
             dtypes.append(of_input.dtype)
             return of_input, grad.t().mm(x)
 
-    x, weight = tensors(high)
+    x, weight = tensors(setting.high)
     with opened(setting):
-        Decorated.apply(x.to(low), weight).float().pow(2).sum().backward()
-    assert dtypes == [cast_inputs or low] * 2
+        Decorated.apply(x.to(setting.low), weight).float().pow(2).sum().backward()
+    assert dtypes == [cast_inputs or setting.low] * 2

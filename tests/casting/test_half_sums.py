@@ -6,9 +6,7 @@ import torch.nn.functional as F
 from helpers.half_kernels import dtype_params
 from opened import PAIRS
 
-import ampcompat
-from ampcompat import amp
-from ampcompat.engine.casting import emulated_half_arithmetic, emulated_half_models
+from ampcompat.engine.casting import emulated_half_models
 from ampcompat.support.torch_compat import features
 
 if not features.has_function_modes():
@@ -137,38 +135,6 @@ def test_a_sum_and_a_gradient_are_those_of_float64_rounded_once(name, dtype):
     assert low.grad.dtype is dtype
     assert low.grad.layout is double.grad.layout
     assert torch.allclose(dense(low.grad).double(), dense(double.grad), rtol=torch.finfo(dtype).eps)
-
-
-class Words(torch.nn.Module):
-    def __init__(self, sparse=False):
-        super().__init__()
-        self.table, self.positions = torch.nn.Embedding(50, 4, sparse=sparse), torch.nn.Parameter(torch.ones(64, 4))
-
-    def forward(self, words):
-        return self.table(words) + self.positions[torch.arange(len(words)) % 64]
-
-
-def zipf_distributed(count, size):
-    frequencies = 1.0 / torch.arange(1, size + 1)
-    return torch.multinomial(frequencies, count, replacement=True)
-
-
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize("level", ["O2", "O3", "O5"])
-def test_an_embedding_of_many_words_has_the_gradient_of_float64_rounded_once(level, sparse, monkeypatch):
-    monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, "on")
-    dtype = torch.bfloat16 if level == "O5" else torch.float16
-    words, upstream = zipf_distributed(8192, 50), torch.randint(1, 4, (8192, 4))  # exact in half
-    expected = torch.zeros(50, 4).double().index_add_(0, words, upstream.double())
-    with ampcompat.session(level, verbosity=0):
-        model = amp.initialize(Words(sparse), verbosity=0)
-        model(words).backward(upstream.to(torch.float32 if level != "O3" else dtype))
-    grads = [dense(model.table.weight.grad), model.positions.grad]
-    assert torch.allclose(grads[0].double(), expected, rtol=torch.finfo(dtype).eps)
-    if not SEES_INDICES:
-        return  # `positions[...]` is added up by torch
-    of_positions = torch.zeros(64, 4).double().index_add_(0, torch.arange(8192) % 64, upstream.double())
-    assert torch.allclose(grads[1].double(), of_positions, rtol=torch.finfo(dtype).eps)
 
 
 def test_an_embedding_with_a_largest_norm_still_scales_its_own_weight():

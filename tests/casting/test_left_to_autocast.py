@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import benchmark_files
-from opened import NATIVE, PAIRS, each_native, opened
+from opened import NATIVE, each_native, opened
 
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.torch_compat import features
@@ -46,19 +46,19 @@ def test_change_of_an_input_that_is_trained_is_seen_between_two_uses(setting):
 
 @each_native
 def test_region_of_another_dtype_within_forward_gets_copies_in_its_dtype(setting):
-    other = torch.bfloat16 if PAIRS[setting[1]].low is torch.float16 else torch.float16
+    other = torch.bfloat16 if setting.low is torch.float16 else torch.float16
     if other not in features.autocast_dtypes("cpu"):
         pytest.skip("autocast of this torch does not support the other dtype")
     linear, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
     with opened(setting) as backend, backend.entered():
-        assert linear(x).dtype is PAIRS[setting[1]].low
+        assert linear(x).dtype is setting.low
         with torch.autocast("cpu", dtype=other):
             assert linear(x).dtype is other
-        assert linear(x).dtype is PAIRS[setting[1]].low
+        assert linear(x).dtype is setting.low
 
 
 @each_native
 def test_float64_is_cast_too(setting):
     linear, x = torch.nn.Linear(4, 3), torch.ones(2, 4, dtype=torch.float64)
     with opened(setting) as backend, backend.entered():
-        assert linear(x).dtype is F.linear(x, weight=linear.weight).dtype is PAIRS[setting[1]].low
+        assert linear(x).dtype is F.linear(x, weight=linear.weight).dtype is setting.low

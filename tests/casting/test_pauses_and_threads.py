@@ -15,25 +15,23 @@ from ampcompat.support.patching import PatchStack
 
 
 def product_dtype(setting):
-    a = torch.ones(2, 2, dtype=PAIRS[setting[1]].high)
+    a = torch.ones(2, 2, dtype=setting.high)
     return F.linear(a, a).dtype
 
 
 @each_setting
 def test_one_pause_can_be_entered_again_within_itself(setting):
-    low, high = PAIRS[setting[1]]
     with opened(setting) as backend:
         pause = backend.paused()
         with pause:
             with pause:
-                assert product_dtype(setting) is high
-            assert product_dtype(setting) is high
-        assert product_dtype(setting) is low and backend.active()
+                assert product_dtype(setting) is setting.high
+            assert product_dtype(setting) is setting.high
+        assert product_dtype(setting) is setting.low and backend.active()
 
 
 @each_setting
 def test_pauses_that_do_not_nest_end_with_the_last(setting):
-    low, high = PAIRS[setting[1]]
 
     def pausing():
         with backend.paused():
@@ -44,8 +42,8 @@ def test_pauses_that_do_not_nest_end_with_the_last(setting):
         next(suspended)
         with backend.paused():
             suspended.close()
-            assert product_dtype(setting) is high
-        assert product_dtype(setting) is low and backend.active()
+            assert product_dtype(setting) is setting.high
+        assert product_dtype(setting) is setting.low and backend.active()
 
 
 @each_setting
@@ -54,47 +52,44 @@ def test_a_pause_that_outlives_its_backend_leaves_no_casts_behind(setting):
     with contextlib.ExitStack() as outliving:
         with opened(setting) as backend:
             outliving.enter_context(backend.paused())
-    assert product_dtype(setting) is PAIRS[setting[1]].high
+    assert product_dtype(setting) is setting.high
     assert snapshot() == before
 
 
 @each_setting
 def test_pause_of_one_thread_does_not_reach_another(setting):
-    low, high = PAIRS[setting[1]]
     with opened(setting) as backend:
         with backend.paused():
-            assert in_thread(lambda: product_dtype(setting)) is low
-            assert product_dtype(setting) is high
+            assert in_thread(lambda: product_dtype(setting)) is setting.low
+            assert product_dtype(setting) is setting.high
 
         def pausing():
             backend.paused().__enter__()
             return product_dtype(setting)
 
-        assert in_thread(pausing) is high
-        assert product_dtype(setting) is low
+        assert in_thread(pausing) is setting.high
+        assert product_dtype(setting) is setting.low
 
 
 @each_native
 def test_autocast_region_of_the_user_that_is_off_stays_off_in_every_thread(setting):
     def within(enabled):
-        with torch.autocast("cpu", dtype=low, enabled=enabled):
+        with torch.autocast("cpu", dtype=setting.low, enabled=enabled):
             return product_dtype(setting)
 
-    low, high = PAIRS[setting[1]]
     with opened(setting):
-        assert within(False) is in_thread(lambda: within(False)) is high
-        assert within(True) is product_dtype(setting) is low
-        assert in_thread(lambda: within(True)) is in_thread(lambda: product_dtype(setting)) is low
-        assert in_thread(lambda: (within(False), product_dtype(setting))[1]) is low
+        assert within(False) is in_thread(lambda: within(False)) is setting.high
+        assert within(True) is product_dtype(setting) is setting.low
+        assert in_thread(lambda: within(True)) is in_thread(lambda: product_dtype(setting)) is setting.low
+        assert in_thread(lambda: (within(False), product_dtype(setting))[1]) is setting.low
 
 
 @each_setting
 def test_decorated_function_acts_only_while_casts_are_active(setting):
-    low, high = PAIRS[setting[1]]
-    x = torch.ones(2, dtype=high)
+    x = torch.ones(2, dtype=setting.high)
     with opened(setting) as backend:
         halved = backend.wrap(lambda x: x, "half")
-        assert halved(x).dtype is low
+        assert halved(x).dtype is setting.low
         with backend.paused():
             assert halved(x) is x
     assert halved(x) is x
@@ -142,10 +137,10 @@ def test_threads_cast_alike_whenever_they_began_and_keep_no_flag(setting):
                 assert pool.submit(rows_alike, setting).result() == []
                 assert pool.submit(rows_alike_entered).result() == []
                 assert pool.submit(rows_alike, setting).result() == [] and pool.submit(backend.active).result()
-                assert pool.submit(paused).result() == {PAIRS[setting[1]].high}
+                assert pool.submit(paused).result() == {setting.high}
         for pool in (older, younger):
             assert pool.submit(autocast_flags).result() == before
-            assert pool.submit(product_dtype, setting).result() is PAIRS[setting[1]].high
+            assert pool.submit(product_dtype, setting).result() is setting.high
 
 
 @each_setting
@@ -158,13 +153,12 @@ def test_backend_opened_and_undone_in_other_threads_leaves_no_flag(setting):
         assert opening.submit(rows_alike, setting).result() == [] and rows_alike(setting) == []
         patches.undo()
         assert opening.submit(autocast_flags).result() == before
-    assert product_dtype(setting) is PAIRS[setting[1]].high
+    assert product_dtype(setting) is setting.high
 
 
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda':UserWarning")  # torch 1.12 on a CPU
 @each_setting
 def test_checkpoint_recomputes_alike_in_another_thread(setting):
-    low, high = PAIRS[setting[1]]
     seen = []
 
     def layer(x):
@@ -172,9 +166,9 @@ def test_checkpoint_recomputes_alike_in_another_thread(setting):
         return torch.mm(x, x).exp()
 
     def work():
-        x = torch.ones(2, 2, dtype=high, requires_grad=True)
+        x = torch.ones(2, 2, dtype=setting.high, requires_grad=True)
         call_checkpoint(layer, True, x).sum().backward()
 
     with opened(setting):
         in_thread(work)
-    assert seen == [low, low]
+    assert seen == [setting.low, setting.low]

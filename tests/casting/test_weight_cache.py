@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from helpers.pairing import paired
 from helpers.threads import in_thread
-from opened import PAIRS, SETTINGS, each_setting, forward, opened
+from opened import SETTINGS, each_setting, forward, opened
 
 from ampcompat.engine.casting import emulated_half_arithmetic
 from ampcompat.support.torch_compat import features
@@ -39,16 +39,16 @@ class CastCounter(TorchDispatchMode or object):
 
 
 def counting(model, setting):
-    return CastCounter(model.weight.shape, PAIRS[setting[1]].low)
+    return CastCounter(model.weight.shape, setting.low)
 
 
 def make_linear(setting, features=(3, 4)):
     torch.manual_seed(0)
-    return torch.nn.Linear(features[1], features[0]).to(PAIRS[setting[1]].high)
+    return torch.nn.Linear(features[1], features[0]).to(setting.high)
 
 
 def make_input(setting):
-    return torch.linspace(-1, 1, 8, dtype=PAIRS[setting[1]].high).reshape(2, 4)
+    return torch.linspace(-1, 1, 8, dtype=setting.high).reshape(2, 4)
 
 
 # -- one cast per forward pass -----------------------------------------------------------------------------------------

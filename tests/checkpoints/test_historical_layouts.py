@@ -168,23 +168,23 @@ def test_its_masters_restore_what_a_half_model_has_lost(level):
         assert torch.equal(param.detach(), value.to(param.dtype))
 
 
-def test_masters_of_another_model_are_refused_and_change_nothing(level):
-    run = Run(level, "Adam", seed=7).initialize()
-    before = run.portrait()
-    checkpoint = fp16_optimizer_checkpoint(run)
-    checkpoint["fp32_from_fp16"] = [[torch.zeros(3, 3)]]
-    with pytest.raises(AmpError, match="optimizer_state_dict"):
-        run.optimizer.load_state_dict(checkpoint)
-    assert differing(run.portrait(), before) == []
+def with_masters_of_another_model(run):
+    return dict(fp16_optimizer_checkpoint(run), fp32_from_fp16=[[torch.zeros(3, 3)]])
 
 
-def test_the_flat_layout_of_before_2019_is_refused_with_the_way_out(level):
+def flat_layout_of_before_2019(run):
+    return {"optimizer_state_dict": {}, "fp32_groups_flat": [torch.zeros(9)], "cur_scale": 2.0}
+
+
+@pytest.mark.parametrize(
+    "make, told",
+    [(with_masters_of_another_model, "optimizer_state_dict"), (flat_layout_of_before_2019, "_groups_flat")],
+)
+def test_what_cannot_be_loaded_is_refused_and_changes_nothing(level, make, told):
     run = Run(level, "Adam", seed=7).initialize()
     before = run.portrait()
-    with pytest.raises(AmpError, match="fp32_groups_flat"):
-        run.optimizer.load_state_dict(
-            {"optimizer_state_dict": {}, "fp32_groups_flat": [torch.zeros(9)], "cur_scale": 2.0}
-        )
+    with pytest.raises(AmpError, match=told):
+        run.optimizer.load_state_dict(make(run))
     assert differing(run.portrait(), before) == []
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from ampcompat.cuda_redirect import redirect_device
 from ampcompat.errors import AmpError, AmpNotImplementedError, AmpValueError
+from ampcompat.support.torch_compat import torch_names
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +25,7 @@ def on_cpu():
 
 def needs(name):
     """Return a mark: skip where this torch has no such name."""
-    owner, lacking = torch, False
-    for part in name.split(".")[1:]:
-        lacking = lacking or not hasattr(owner, part)
-        owner = getattr(owner, part, None)
-    return pytest.mark.skipif(lacking, reason="this torch has no " + name)
+    return pytest.mark.skipif(torch_names.find(name) is None, reason="this torch has no " + name)
 
 
 # -- where tensors go --------------------------------------------------------------------------------------------------
@@ -223,10 +220,10 @@ QUERIES = [
 ]
 
 
-@pytest.mark.parametrize("name, arguments, expected", QUERIES, ids=[query[0] for query in QUERIES])
+@pytest.mark.parametrize(
+    "name, arguments, expected", [pytest.param(*row, marks=needs("torch.cuda." + row[0])) for row in QUERIES]
+)
 def test_simple_queries(name, arguments, expected):
-    if not hasattr(torch.cuda, name):
-        pytest.skip("this torch has no torch.cuda." + name)
     assert getattr(torch.cuda, name)(*arguments) == expected
 
 
@@ -530,15 +527,10 @@ UNSUPPORTED = [
 ]
 
 
-@pytest.mark.parametrize("name, arguments", UNSUPPORTED, ids=[name for name, _ in UNSUPPORTED])
+@pytest.mark.parametrize("name, arguments", [pytest.param(*row, marks=needs(row[0])) for row in UNSUPPORTED])
 def test_what_cannot_be_redirected_raises(name, arguments):
-    owner = torch
-    for part in name.split(".")[1:]:
-        if not hasattr(owner, part):
-            pytest.skip("this torch has no " + name)
-        owner = getattr(owner, part)
     with pytest.raises(AmpNotImplementedError) as caught:
-        owner(*arguments)
+        torch_names.find(name)(*arguments)
     message = str(caught.value)
     assert message.startswith(name + " cannot be redirected to cpu: ") and "a machine with CUDA" in message
 

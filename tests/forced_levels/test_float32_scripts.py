@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from amp_by_hand import assert_equal, backward, begin
+from amp_by_hand import assert_equal, backward, begin, both
 from helpers.half_kernels import convolves_in
 from torch import nn
 from torch.nn import functional
@@ -59,18 +59,9 @@ class Script:
         return found + [value for each in self.optimizer.state.values() for value in each.values()]
 
 
-def by_hand(level, train):
-    """Return the result of a script with ``amp`` written in by hand."""
-    result = train(Script(level)).result()
-    ampcompat.reset()
-    return result
-
-
 @pytest.mark.parametrize("clips", [True, False])
 def test_a_script_gives_what_it_gives_with_amp_written_in_bit_for_bit(level, clips):
-    expected = by_hand(level, lambda script: script.train(5, clips))
-    with forced(level):
-        assert_equal(Script().train(5, clips).result(), expected)
+    assert_equal(*both(level, lambda hand: Script(hand).train(5, clips).result()))
 
 
 def test_at_o0_a_script_gives_what_it_gives_unchanged_bit_for_bit():
@@ -99,13 +90,12 @@ def test_everything_is_as_before_when_it_ends(level):
 def test_a_checkpoint_loaded_before_the_first_forward_pass_counts(level):
     saved = Script(seed=1).model.state_dict()
 
-    def train(script):
+    def run(hand):
+        script = Script(hand)
         script.model.load_state_dict(saved)
-        return script.train(2)
+        return script.train(2).result()
 
-    expected = by_hand(level, train)
-    with forced(level):
-        assert_equal(train(Script()).result(), expected)
+    assert_equal(*both(level, run))
 
 
 def test_a_forward_pass_without_gradients_prepares_nothing(level):
@@ -119,16 +109,13 @@ def test_a_forward_pass_without_gradients_prepares_nothing(level):
 
 
 def test_gradients_are_true_ones_after_backward_and_add_up(level):
-    def gradients(script):
+    def run(hand):
+        script = Script(hand)
         for index in (0, 1):
-            backward(script.level, script.loss(index), script.optimizer)
-        return script
+            backward(hand, script.loss(index), script.optimizer)
+        return [param.grad.clone() for param in script.model.parameters()]
 
-    script = Script(level)
-    expected = [param.grad.clone() for param in gradients(script).model.parameters()]
-    ampcompat.reset()
-    with forced(level):
-        assert_equal([param.grad for param in gradients(Script()).model.parameters()], expected)
+    assert_equal(*both(level, run))
 
 
 @pytest.mark.skipif(not convolves_in(torch.float16), reason="this torch lacks kernels in float16 on a CPU")
@@ -188,7 +175,8 @@ def test_backward_of_listed_inputs_reaches_these_only():
 
 
 def test_a_script_that_calls_initialize_is_left_alone(level):
-    expected = by_hand("O1", lambda script: script.train(3))
+    expected = Script("O1").train(3).result()
+    ampcompat.reset()
     with forced(level) as each:
         assert_equal(Script("O1").train(3).result(), expected)
         assert each.session is None

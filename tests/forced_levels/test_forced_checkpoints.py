@@ -92,15 +92,6 @@ def test_a_checkpoint_loads_without_a_level_and_the_other_way_round(level):
         assert record_of(script.optimizer) is not None
 
 
-@needs_scaler
-def test_a_whole_model_that_is_saved_is_float32_where_checkpoints_are(level):
-    with forced(level):
-        script = Script().train(1)
-        copied = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
-        copied.load_state_dict(script.model.state_dict())
-        assert_equal(tensors(copied.state_dict()), tensors(script.model.state_dict()))
-
-
 def test_half_models_get_float32_weights_or_masters(level):
     def made():
         torch.manual_seed(0)
@@ -125,8 +116,3 @@ def test_the_notice_says_what_precision_the_first_weights_have(level, half, caps
     model = nn.Linear(4, 2).to(half)
     amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.5), opt_level=level, allow_half_model=True)
     assert f"{str(half)[6:]} weights" in capsys.readouterr().out
-
-
-def test_allow_half_model_is_a_bool():
-    with pytest.raises(TypeError, match="allow_half_model"):
-        amp.initialize(nn.Linear(1, 1), opt_level="O1", allow_half_model="yes")

@@ -83,16 +83,6 @@ def test_unedited_lists_change_nothing():
     assert expansion.merge(ROWS, expansion.default_lists()) == ROWS
 
 
-def test_lists_have_the_shape_of_apex():
-    lists = expansion.default_lists()
-    assert "linear" in lists["functional_overrides"]["FP16_FUNCS"]
-    assert "exp" in lists["torch_overrides"]["FP32_FUNCS"]
-    assert "cat" in lists["torch_overrides"]["SEQUENCE_CASTS"]
-    assert "__add__" in lists["tensor_overrides"]["CASTS"]
-    ((name, message),) = lists["functional_overrides"]["BANNED_FUNCS"]
-    assert name == "binary_cross_entropy" and "binary_cross_entropy_with_logits" in message
-
-
 def test_default_lists_are_new_at_each_call():
     expansion.default_lists()["torch_overrides"]["FP16_FUNCS"].append("sigmoid")
     assert "sigmoid" not in expansion.default_lists()["torch_overrides"]["FP16_FUNCS"]

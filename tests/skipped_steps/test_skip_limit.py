@@ -121,21 +121,3 @@ def test_a_static_scale_skips_with_skip_static_overflow():
     )
     assert amp.step_was_skipped(optimizer) and torch.equal(model.second.weight.detach(), before)
     assert ampcompat.current().scalers[0].loss_scale() == 8.0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"growth_factor": 1.0},
-        {"backoff_factor": 1.0},
-        {"growth_interval": 0},
-        {"hysteresis": 1.5},
-        {"init_scale": "many"},
-        {"max_skips": 0},
-    ],
-    ids=lambda wrong: "".join(wrong),
-)
-def test_an_invalid_number_is_an_error_that_names_it(wrong):
-    (name,) = wrong
-    with pytest.raises(RuntimeError, match=name):
-        amp.initialize(Net(), **wrong)

@@ -34,15 +34,12 @@ def reported(monkeypatch):
 
 
 @pytest.mark.parametrize("name", REPORTS)
-def test_float16_is_emulated_on_every_cpu(reported, name):
+def test_float16_is_emulated_on_every_cpu_bfloat16_unless_torch_reports_amx_units_wider_dtypes_never(reported, name):
     reported(REPORTS[name])
-    assert cpu.emulation(torch.float16)[0] is emulated_half_arithmetic.is_wanted(torch.float16) is True
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_bfloat16_is_emulated_unless_torch_reports_amx_units(reported, name):
-    reported(REPORTS[name])
-    assert cpu.emulation(torch.bfloat16)[0] is emulated_half_arithmetic.is_wanted(torch.bfloat16) is (name != "AMX")
+    expected = {torch.float16: True, torch.bfloat16: name != "AMX"}
+    expected.update(dict.fromkeys([torch.float32, torch.float64, torch.int64], False))
+    assert {dtype: cpu.emulation(dtype)[0] for dtype in expected} == expected
+    assert {dtype: emulated_half_arithmetic.is_wanted(dtype) for dtype in expected} == expected
 
 
 @pytest.mark.parametrize("variable", cpu.ISA_LIMITS)
@@ -60,12 +57,6 @@ def test_a_limit_of_onednn_counts_which_torch_does_not_report(reported, monkeypa
 def test_units_without_onednn_serve_nobody(reported):
     reported(REPORTS["AMX"], has_onednn=False)
     assert cpu.emulation(torch.bfloat16)[0] is True
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
-def test_wider_dtypes_are_never_emulated(reported, dtype):
-    reported(REPORTS["AVX2"])
-    assert cpu.emulation(dtype)[0] is False
 
 
 @pytest.mark.parametrize("name", REPORTS)
