@@ -30,7 +30,6 @@ OWNERS = [
     torch.nn.modules.rnn.RNNBase,
     torch.nn.TransformerEncoderLayer,
     torch.nn.MultiheadAttention,
-    torch.jit,
     torch.nn.modules.rnn._VF,
     torch.linalg if hasattr(torch, "linalg") else torch,
     threading.Thread,
@@ -42,8 +41,8 @@ BY_TORCH = {(torch, "manual_seed")}
 
 
 def snapshot():
-    """Return (attributes of torch's namespaces by identity, autocast flags)."""
-    return [dict(vars(owner)) for owner in OWNERS], autocast_flags()
+    """Return (attributes of torch's namespaces by identity, autocast flags and ``torch.jit.script``)."""
+    return [dict(vars(owner)) for owner in OWNERS], dict(autocast_flags(), script=torch.jit.script)
 
 
 def settings():
