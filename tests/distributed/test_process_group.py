@@ -35,16 +35,12 @@ def test_without_a_group_each_rank_is_for_itself(outcomes):
     assert [skipped for _, skipped in second] == [False, True, False, False, False]
 
 
-@pytest.mark.parametrize("wrong", ["world", 3, [0, 1]])
-def test_a_group_is_true_or_a_group(wrong):
+@pytest.mark.parametrize(
+    "group, message",
+    [("world", "process_group"), (3, "process_group"), ([0, 1], "process_group"), (True, "init_process_group")],
+)
+def test_a_group_is_true_or_a_group_and_needs_torch_distributed(group, message):
     net = torch.nn.Linear(2, 2)
-    with pytest.raises(AmpTypeError, match="process_group"):
-        amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), process_group=wrong)
-    assert net.weight.dtype is torch.float32
-
-
-def test_a_group_needs_torch_distributed():
-    net = torch.nn.Linear(2, 2)
-    with pytest.raises(AmpError, match="init_process_group"):
-        amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), opt_level="O2", process_group=True)
+    with pytest.raises(AmpError if group is True else AmpTypeError, match=message):
+        amp.initialize(net, torch.optim.SGD(net.parameters(), lr=0.1), opt_level="O2", process_group=group)
     assert net.weight.dtype is torch.float32
