@@ -15,9 +15,9 @@ from ..abtest.planned_run import script_file
 from ..apex import nvidia_apex
 from ..apex.install import interpreter_options
 from ..engine.session.process_state import OBSERVED, OVERRIDES
-from ..static_analysis.reading import code_files
+from ..errors import AmpError
 from ..static_analysis.reading.imports import uses_amp
-from ..support import missing_cuda
+from ..support import files, missing_cuda
 from ..support.child_environment import LOCAL_RANK, ChildEnvironment, with_local_rank
 from .argument_parser import CommandParser, whole_number
 
@@ -202,8 +202,8 @@ def script_command(parser, options, told=None):
 def _note_misplaced_options(parser, command):
     """Say that options of this command come before the script, if one follows that the script's text does not have."""
     try:
-        text = code_files.read(script_file(command, os.getcwd()))
-    except code_files.Unreadable:
+        text = files.read(script_file(command, os.getcwd()))
+    except AmpError:
         return
     given = dict.fromkeys(each.partition("=")[0] for each in parser.options_among(command[1:]))
     unknown = [each for each in given if each.startswith("--") and each != "--help" and each.encode() not in text]

@@ -3,7 +3,8 @@
 import os
 import re
 
-from ...support.files import in_mebibytes
+from ...errors import AmpError
+from ...support import files
 from ..reading import code_files
 from ..reading.alias_names import EXTENSIONS
 from ..reading.apex_names_used import use, uses
@@ -29,7 +30,7 @@ _SEVERITIES, _RANKS = {"": ERROR, "function": WARNING, "try": NOTE}, ("", "funct
 _FIXED = ("written in the call", "Apex's default")
 
 
-def check(paths, progress=None, largest=code_files.LARGEST):
+def check(paths, progress=None, largest=files.LARGEST):
     """Read the files below the paths and return a ``CheckReport``.
 
     Args:
@@ -71,8 +72,8 @@ class _Project:
         if any(path.startswith(folder + os.sep) for folder in self.copies):
             return
         try:
-            data = code_files.read(path)
-        except code_files.Unreadable as error:
+            data = files.read(path)
+        except AmpError as error:
             self.report.broken.append(Broken(SourcePlace(path, 1), str(error), False))
             return
         if kind == code_files.PYTHON:
@@ -95,7 +96,7 @@ class _Project:
         """Return whether a file would take long to search, and report it."""
         if len(data) <= self._largest or _code_size(data, kind) <= self._largest:
             return False
-        reason = f"it has more than {in_mebibytes(self._largest)} MiB; --max-size allows more"
+        reason = f"it has more than {files.in_mebibytes(self._largest)} MiB; --max-size allows more"
         self._add_broken([Broken(SourcePlace(path, 1), reason, bool(_WORD.search(code_files.decode(data))))])
         return True
 
@@ -196,8 +197,8 @@ class _Project:
         """Return the ``Source`` of a Python file, read now if it was not before; None if it is not to be searched."""
         if path not in self.sources:
             try:
-                data = code_files.read(path)
-            except code_files.Unreadable:
+                data = files.read(path)
+            except AmpError:
                 return None
             return Source(path, data, code_files.PYTHON) if len(data) <= self._largest else None
         return self.sources[path]

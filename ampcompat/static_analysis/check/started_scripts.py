@@ -145,7 +145,7 @@ def find_forced_scripts(project, imports):
         reached = [trainings[each] for each in _reached(path, project, imports, sources) if each in trainings]
         if reached:
             scripts.append(_forced(path, reached, project, imports))
-            findings += [limit.found for each in reached for limit in each.limits]
+            findings += [problem for each in reached for problem, _ in each.limits]
     return scripts, findings
 
 
@@ -171,7 +171,7 @@ def _reached(path, project, imports, sources):
 
 
 def _forced(path, trainings, project, imports):
-    limits = {level for each in trainings for limit in each.limits for level in limit.levels}
+    limits = {level for each in trainings for _, levels in each.limits for level in levels}
     levels = tuple(level for level in LEVELS if level not in limits)
     trainer = next((name for each in trainings for name in each.trainers), "")
     if not levels:

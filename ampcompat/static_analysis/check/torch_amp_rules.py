@@ -31,7 +31,7 @@ class _Training:
 
     Attributes:
         source: its ``Source``.
-        optimizers: the statement that creates an optimizer -> its ``MadeOptimizer``.
+        optimizers: the statements that create an optimizer.
         scalers: name of a variable -> the call of ``GradScaler`` that is assigned to it.
         regions: the calls of ``autocast``, but those that are always disabled.
         words: every name in the script, in lower case.
@@ -40,7 +40,7 @@ class _Training:
     def __init__(self, source, loops):
         self.source, self._amp = source, TorchAmp(source)
         self.dtype = self._amp.dtype
-        self.optimizers = {made.statement: made for made in loops.optimizers}
+        self.optimizers = loops.optimizers
         attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
         self.words = {word.lower() for word in names_used(source.nodes) | attributes}
         self.regions = {call for call in self._amp.regions if self._may_cast(call)}
@@ -95,7 +95,7 @@ def _stored(node):
 
 def _in_autocast(script):
     """Search for backward passes, steps of optimizers, and updates of weight averages in autocast regions."""
-    stepping = {made.name for made in script.optimizers.values()}.union(script.scalers)
+    stepping = {dotted(made.targets[0]) for made in script.optimizers}.union(script.scalers)
     for _, steps in script.source.scopes:
         for step in steps:
             for call in step.calls() if script.is_under_autocast(step) else ():
@@ -175,9 +175,8 @@ def _half_weights(script):
                 elif owner and called(call) in _WIDER:
                     half[owner] = None
             _assign(step, half, names)
-            made = script.optimizers.get(step.node)
-            if made is not None and names.of(made.call.func).startswith("torch.optim."):
-                for name in _trained(made.call, half):
+            if step.node in script.optimizers and names.of(step.node.value.func).startswith("torch.optim."):
+                for name in _trained(step.node.value, half):
                     if half[name] is not None and together(half[name][0], step):
                         yield "half-weights-trained", half[name][1], name
 

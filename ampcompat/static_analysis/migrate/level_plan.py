@@ -54,10 +54,10 @@ class LevelPlan:
         self.allows_half = any(map(self._makes_half, source.calls()))
         self._scopes = source.scopes
         scope, steps = self._scope_of_optimizers()
-        self.optimizers = list(dict.fromkeys(made.name for made in loops.optimizers))
+        self.optimizers = list(dict.fromkeys(dotted(made.targets[0]) for made in loops.optimizers))
         self.models, self.moved = self._trained(), None
         self.before, self.after = self._place(scope, steps)
-        variables = [self._variables.of(made.statement.targets[0]) for made in loops.optimizers]
+        variables = [self._variables.of(made.targets[0]) for made in loops.optimizers]
         self._stepping = {each for variable in variables for each in self._models.aliases(variable)}
         self.backward = dict(self._backward_passes())
         for call in loops.backward_calls:
@@ -79,9 +79,9 @@ class LevelPlan:
                 f"leaves the backward pass to {loops.trainers[0]}, so there is no line to write the level into; keep "
                 f"it on the command line: ampcompat run --opt-level {level} {self._path}",
             )
-        for limit in loops.limits:
-            if level in limit.levels:
-                self._refuse(limit.found.place.line, limit.found.message)
+        for problem, levels in loops.limits:
+            if level in levels:
+                self._refuse(problem.place.line, problem.message)
         for node in source.nodes:
             if called(node) == "backward" and node.args and not is_backward(node):
                 self._refuse(node.lineno, _NO_STATEMENT)
@@ -104,7 +104,7 @@ class LevelPlan:
 
     def _scope_of_optimizers(self):
         """Return the function or module in which all optimizers are created, and its steps."""
-        statements = {made.statement: made for made in self._loops.optimizers}
+        statements = set(self._loops.optimizers)
         found = [each for each in self._scopes if any(step.node in statements for step in each[1])]
         if sum(step.node in statements for _, steps in found for step in steps) < len(statements):
             self._refuse(
@@ -126,8 +126,8 @@ class LevelPlan:
             models = self._models.of(made)
             if not models:
                 self._refuse(
-                    made.statement.lineno,
-                    f"no model that this script calls is seen whose params {made.name} trains; call "
+                    made.lineno,
+                    f"no model that this script calls is seen whose params {dotted(made.targets[0])} trains; call "
                     "amp.initialize there by hand, or use run --opt-level.",
                 )
             found += models
@@ -135,7 +135,7 @@ class LevelPlan:
 
     def _place(self, scope, steps):
         """Return (line of the statement before which ``amp.initialize`` is called, line of that after which it is)."""
-        made = [each.statement for each in self._loops.optimizers]
+        made = self._loops.optimizers
         known = {self._variables.like(made[-1], name) for name in self.models}
         known = {alias for variable in known for alias in self._models.aliases(variable)}
         block = _block_of(scope.body, made)

@@ -72,15 +72,15 @@ class TrainedModels:
         """Return the names of the models whose params an optimizer trains, as a list without duplicates.
 
         Args:
-            made: the ``MadeOptimizer``.
+            made: the assignment that creates it.
 
         Returns:
             The names, as written where the optimizer is created, each the shortest that the script calls: ``model`` for
             an optimizer of ``model.head.parameters()``. Empty if one is unknown or not called.
         """
-        target = made.statement.targets[0]
+        target = made.targets[0]
         own = {self.variables.of(target)}
-        owners = self._owners(made.call, set(own)) or self._behind(made.call, own)
+        owners = self._owners(made.value, set(own)) or self._behind(made.value, own)
         found = [self._seen_from(target, self._called_prefix(owner)) for owner in owners]
         return [] if None in found else list(dict.fromkeys(found))
 

@@ -9,17 +9,10 @@ from typing import NamedTuple
 SKIPPED = set(".git .hg .svn .tox .nox .venv venv .eggs .ipynb_checkpoints .mypy_cache .pytest_cache".split())
 SKIPPED |= {"__pycache__", "node_modules", "site-packages"}
 
-#: Larger files are data.
-LARGEST = 32 << 20
-
 PYTHON, NOTEBOOK, SHELL = "python", "notebook", "shell"
 _ENDINGS = {".py": PYTHON, ".pyw": PYTHON, ".ipynb": NOTEBOOK}
 _ENDINGS.update(dict.fromkeys((".sh", ".bash", ".sbatch", ".slurm"), SHELL))
 _SHELL = re.compile(r"^(Dockerfile|Makefile)|\.(dockerfile|mk)$", re.IGNORECASE)
-
-
-class Unreadable(Exception):
-    """A file could not be read; the message says why."""
 
 
 def kind(name):
@@ -51,21 +44,6 @@ def _below(folder):
 
 def _is_environment(parent, folder):
     return os.path.exists(os.path.join(parent, folder, "pyvenv.cfg"))
-
-
-def read(path):
-    """Return the bytes of a file.
-
-    Raises:
-        Unreadable: it cannot be opened or is too large.
-    """
-    try:
-        if os.path.getsize(path) > LARGEST:
-            raise Unreadable(f"larger than {LARGEST >> 20} MiB")
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from None
 
 
 def decode(data):

@@ -2,8 +2,10 @@
 
 import os
 
-from . import code_files
+from ...errors import AmpError
+from ...support.files import read
 from .apex_names_used import uses
+from .code_files import PYTHON
 from .source import Source
 
 #: Modules with ``amp.initialize``, and how their names begin in the text of a file.
@@ -93,10 +95,10 @@ def uses_amp(path):
             continue
         seen.add(file)
         try:
-            data = code_files.read(file)
-        except code_files.Unreadable:
+            data = read(file)
+        except AmpError:
             return True
-        source = Source(file, data, code_files.PYTHON)
+        source = Source(file, data, PYTHON)
         if source.broken or (any(hint in data for hint in _HINTS) and _has_amp(source)):
             return True
         waiting += _below(source, folder)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from typing import NamedTuple, Tuple
 
 from .calls import is_backward, is_half_cast
 from .names import called, dotted, last_name
@@ -21,40 +20,14 @@ _GRADIENT_HOOKS = ("register_post_accumulate_grad_hook", "register_hook", "regis
 _OPTIMIZER = re.compile(r"torch\.optim\.((?!lr_scheduler|swa_utils)[a-z]\w*\.)?[A-Z]\w*$")
 
 
-class Limit(NamedTuple):
-    """A reason why levels cannot be forced.
-
-    Attributes:
-        found: the ``Problem``.
-        levels: the levels that cannot be forced.
-    """
-
-    found: NamedTuple
-    levels: Tuple
-
-
-class MadeOptimizer(NamedTuple):
-    """A statement that creates an optimizer.
-
-    Attributes:
-        name: the variable, such as ``self.optimizer``.
-        call: the call that creates it.
-        statement: the assignment.
-    """
-
-    name: str
-    call: ast.Call
-    statement: ast.Assign
-
-
 class LoopsWithoutApex:
     """The parts of a ``Source`` that concern training without Apex.
 
     Attributes:
         backward_calls: the calls ``loss.backward()``.
         trainers: full names of the classes of ``TRAINERS`` that it uses.
-        optimizers: ``MadeOptimizer`` records, by line.
-        limits: ``Limit`` records.
+        optimizers: the statements ``name = call`` that create an optimizer, by line.
+        limits: (``Problem``, the levels that cannot be forced because of it) pairs.
     """
 
     def __init__(self, source):
@@ -84,8 +57,8 @@ class LoopsWithoutApex:
             name, made = dotted(node.targets[0]), self._full_name(node.value.func)
             is_optimizer = bool(_OPTIMIZER.match(made)) or made in own
             if name and (is_optimizer or (name in stepped and "opt" in name.rpartition(".")[2].lower())):
-                found.append(MadeOptimizer(name, node.value, node))
-        return sorted(found, key=lambda each: each.statement.lineno)
+                found.append(node)
+        return sorted(found, key=lambda each: each.lineno)
 
     def _is_first_fsdp(self, call):
         name = self._full_name(call.func)
@@ -99,13 +72,13 @@ class LoopsWithoutApex:
 
     def _found_limits(self, calls):
         source = self._source
-        limits = [Limit(each, LEVELS) for each in self._tensors_without_module()]
-        limits += [Limit(each, LEVELS) for each in self._casts_by_hand()]
-        limits += [Limit(source.problem("first-fsdp", call), LEVELS) for call in calls if self._is_first_fsdp(call)]
+        found = [*self._tensors_without_module(), *self._casts_by_hand()]
+        found += [source.problem("first-fsdp", call) for call in calls if self._is_first_fsdp(call)]
         if not self.backward_calls and self.optimizers:
-            limits += [Limit(source.problem("functional-gradients", call), LEVELS) for call in self._functional]
-        limits += [Limit(each, ("O1", "O2")) for each in self._steps_in_hooks(calls)]
-        return limits + [Limit(each, ("O2", "O5")) for each in self._inner_steps()]
+            found += [source.problem("functional-gradients", call) for call in self._functional]
+        limits = [(each, LEVELS) for each in found]
+        limits += [(each, ("O1", "O2")) for each in self._steps_in_hooks(calls)]
+        return limits + [(each, ("O2", "O5")) for each in self._inner_steps()]
 
     def _tensors_without_module(self):
         for _, steps in self._source.scopes:
@@ -113,9 +86,10 @@ class LoopsWithoutApex:
             for step in steps:
                 if isinstance(step.node, ast.Assign) and len(step.node.targets) == 1:
                     values[dotted(step.node.targets[0])] = step.node.value
-                for made in self.optimizers:
-                    if made.statement is step.node and made.call.args and self._are_tensors(made.call.args[0], values):
-                        yield self._source.problem("optimizer-of-tensors", step.node, made.name)
+                if step.node in self.optimizers:
+                    args = step.node.value.args
+                    if args and self._are_tensors(args[0], values):
+                        yield self._source.problem("optimizer-of-tensors", step.node, dotted(step.node.targets[0]))
 
     def _are_tensors(self, node, values):
         """Return whether an argument is a list of tensors that are created in the same scope."""
@@ -137,9 +111,8 @@ class LoopsWithoutApex:
                 for call in step.calls():
                     if is_half_cast(call, self._source.names) and dotted(call.func.value) in trained:
                         yield self._source.problem("cast-by-hand", call, dotted(call.func.value))
-                for made in self.optimizers:
-                    if made.statement is step.node:
-                        trained |= {name for each in ast.walk(made.call) for name in prefixes(dotted(each))}
+                if step.node in self.optimizers:
+                    trained |= {name for each in ast.walk(step.node.value) for name in prefixes(dotted(each))}
 
     def _steps_in_hooks(self, calls):
         stepping = {node.name for node in self._source.nodes if isinstance(node, ast.FunctionDef) and _steps(node)}

@@ -5,8 +5,10 @@ import bisect
 import re
 import warnings
 
+from ...errors import AmpError
+from ...support.files import read
 from ..rules import Broken, SourcePlace, finding
-from .code_files import NOTEBOOK, PYTHON, NotANotebook, Unreadable, code_cells, decode, read
+from .code_files import NOTEBOOK, PYTHON, NotANotebook, code_cells, decode
 from .flow import scopes
 from .names import Names, called, imports_of, inside, string, written_option
 
@@ -109,7 +111,7 @@ def read_source(path):
     """Return the ``Source`` of a Python file; None if it cannot be read."""
     try:
         return Source(path, read(path), PYTHON)
-    except Unreadable:
+    except AmpError:
         return None
 
 

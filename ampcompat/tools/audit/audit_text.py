@@ -4,9 +4,8 @@ import shlex
 import textwrap
 
 from ...abtest.number_format import share
-from ...static_analysis.reading import code_files
 from ...static_analysis.reading.loops_without_apex import LoopsWithoutApex
-from ...static_analysis.reading.source import Source
+from ...static_analysis.reading.source import read_source
 
 #: The number of params of a finding that are listed.
 _SHOWN = 5
@@ -127,8 +126,5 @@ def commands(report, command, launcher=()):
 
 def _has_backward_pass(path):
     """Return whether a script is a file with a backward pass of its own: into others, ``migrate`` writes no level."""
-    try:
-        data = code_files.read(path) if path.endswith(".py") else b""
-    except code_files.Unreadable:
-        return False
-    return bool(LoopsWithoutApex(Source(path, data, code_files.PYTHON)).backward_calls)
+    source = read_source(path) if path.endswith(".py") else None
+    return source is not None and bool(LoopsWithoutApex(source).backward_calls)
