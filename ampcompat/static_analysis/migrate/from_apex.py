@@ -40,7 +40,7 @@ def _migrate(script):
     rewriter, names = Rewriter(facts), facts.names
     text = prune_imports(rewriter.rewrite(split).code)
     variables = (names.scaler, names.flag, names.dtype)
-    text, has_device = place_device(text, names.device, variables)
+    text, has_device = place_device(text, names.device)
     text, declared, shared = make_global(text, variables + (names.device,))
     text = add_header(text, names, rewriter.loads_state, has_device, shared)
     text, marked = mark_rest(script.joined(text))

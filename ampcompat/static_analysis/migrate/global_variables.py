@@ -1,18 +1,15 @@
 """The new script's variables that several functions need, as global ones; and the type of its device."""
 
 import ast
-
-import libcst as cst
+import sys
 
 from ..reading.code_files import PYTHON
-from ..reading.names import bound_in, dotted, inside, string
+from ..reading.names import dotted, inside, string
 from ..reading.source import Source
-from . import syntax
 
 DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
 _DEVICE = ast.dump(ast.parse(DEVICE, mode="eval").body)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_DEFINITIONS = _FUNCTIONS + (ast.ClassDef,)
 
 
 def make_global(text, variables):
@@ -42,34 +39,29 @@ def make_global(text, variables):
     return "\n".join(lines), notes, {name for each in functions for name in declared[each]}
 
 
-def place_device(text, name, others):
-    """Return (the source, whether the variable with the type of the device is set after the imports).
+def place_device(text, name):
+    """Return (the source, whether the variable with the type of the device is read).
 
-    A ``device`` of the script is used instead of it where all that read it can read that. If only the scope that sets
-    the other variables has a ``device``, or a function that reads it is called before, that scope sets the type, too.
+    It is set after the imports, and again where a scope around one of its uses sets a ``device``, once, before the use.
 
     Args:
         text: the new source, in which the variable is read but not set.
         name: the variable's name.
-        others: the other new variables.
     """
-    tree = _parsed(text).tree
-    readers = [around for _, around in _uses(tree, (), (name,))]
-    for scope in _visible(readers[0]) if readers else ():
-        if all(scope in _visible(each) for each in readers):
-            at, own = _own_device(scope, readers)
-            if own is not None and not _calls(scope.body[:at], _reaching(scope.body, readers)):
-                return syntax.renamed(cst.parse_module(text), name, own).code, False
-    stored = [around[0] for node, around in _uses(tree, (), others) if isinstance(node.ctx, ast.Store)]
-    lines = text.split("\n")
-    for scope in sorted(set(stored) if readers else (), key=lambda each: -getattr(each, "lineno", 0)):
-        at, own = _own_device(scope, [each for each in readers if scope in _visible(each)])
-        if own is not None and at + 1 < len(scope.body):
-            line = _line(scope.body[at + 1])
-            while lines[line - 2].strip().startswith("#") or not lines[line - 2].strip():
-                line -= 1
-            lines.insert(line - 1, f"{_indentation(scope, lines)}{name} = {own}")
-    return "\n".join(lines), bool(readers)
+    uses, lines, added = list(_uses(_parsed(text).tree, (), (name,))), text.split("\n"), []
+    for scope in {scope for _, around in uses for scope in _visible(around)}:
+        first = min((node.lineno for node, around in uses if around[0] is scope), default=sys.maxsize)
+        for statement, following in zip(scope.body, scope.body[1:]):
+            device, source = _device_of(statement)
+            if device is not None and statement.lineno < first and _times_set(scope, device) == 1:
+                line = _line(following)
+                while lines[line - 2].strip().startswith("#") or not lines[line - 2].strip():
+                    line -= 1
+                added.append((line, f"{_indentation(scope, lines)}{name} = {source}"))
+                break
+    for line, new in sorted(added, reverse=True):
+        lines.insert(line - 1, new)
+    return "\n".join(lines), bool(uses)
 
 
 def _parsed(text):
@@ -100,53 +92,10 @@ def _indentation(function, lines):
     return line[: len(line) - len(line.lstrip())]
 
 
-def _own_device(scope, readers):
-    """Return (place, the source of the device's type) of the statement with which a scope sets its device, once, and
-    before it is needed; the source is None if there is none.
-    """
-    for at, statement in enumerate(scope.body):
-        name, source = _device_of(statement)
-        if name is None or _times_set(scope, name) > 1:
-            continue
-        inner = {each for reader in readers for each in reader if isinstance(each, _FUNCTIONS)} - {scope}
-        before = scope.body[:at] if any(reader[0] is scope for reader in readers) else ()
-        if not any(name in bound_in(each) for each in inner) and not any(map(_reads_device_type, before)):
-            return at, source
-    return 0, None
-
-
 def _times_set(scope, name):
     """Return how often a name is set in the body of a function or module."""
     names = [each for each in inside(scope.body) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)]
     return sum(each.id == name for each in names)
-
-
-def _reads_device_type(statement):
-    is_definition = isinstance(statement, _DEFINITIONS)
-    return not is_definition and any("GradScaler" in (dotted(each) or "") for each in ast.walk(statement))
-
-
-def _reaching(statements, readers):
-    """Return the names of the functions and classes, of some statements, that contain one of the scopes of
-    ``readers``, and of those that name one of these.
-    """
-    scopes = {scope for reader in readers for scope in reader}
-    defined = [each for each in statements if isinstance(each, _DEFINITIONS)]
-    found = {each.name for each in defined if each in scopes}
-    more = found
-    while more:
-        more = {each.name for each in defined if _names_one(each, found)} - found
-        found |= more
-    return found
-
-
-def _calls(statements, names):
-    """Return whether statements other than definitions name one of some functions."""
-    return any(_names_one(each, names) for each in statements if not isinstance(each, _DEFINITIONS))
-
-
-def _names_one(node, names):
-    return any(isinstance(each, ast.Name) and each.id in names for each in ast.walk(node))
 
 
 def _device_of(statement):
