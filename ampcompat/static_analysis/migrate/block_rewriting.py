@@ -68,7 +68,7 @@ class Rewriter(CallRewriter):
         if not self._is_without_gradients(original_node) or not self._precision.autocasts:
             return updated_node
         items = [item.with_changes(comma=cst.MaybeSentinel.DEFAULT) for item in updated_node.items]
-        autocast = cst.WithItem(syntax.expression(self._precision.autocast()))
+        autocast = cst.WithItem(cst.parse_expression(self._precision.autocast()))
         return updated_node.with_changes(items=items + [autocast])
 
     def leave_IndentedBlock(self, original_node, updated_node):
@@ -86,10 +86,10 @@ class Rewriter(CallRewriter):
             for index, statement in enumerate(originals):
                 if self._stepped(statement) is not None and not self._steps_again(originals, index + 1):
                     pieces[index] += syntax.statements(self.names.scaler + ".update()\n")
-        regions = list(self._regions[original_block])
-        if isinstance(self._evaluation(original_block), cst.FunctionDef):
-            regions += evaluation_regions(originals, self._calls)
-        for first, last in _merged(regions):
+        regions = self._regions[original_block]
+        if not regions and isinstance(self._evaluation(original_block), cst.FunctionDef):
+            regions = evaluation_regions(originals, self._calls)
+        for first, last in regions:
             wrapped = self._under_autocast([each for piece in pieces[first : last + 1] for each in piece])
             pieces[first : last + 1] = [wrapped] + [[]] * (last - first)
         return [each for piece in pieces for each in piece] or syntax.statements(MOVED + "\n")
@@ -194,12 +194,12 @@ class Rewriter(CallRewriter):
         before = []
         if self._needs_casts(loss):
             before = self._under_autocast(syntax.statements(f"{self.names.loss} = {syntax.text(loss)}\n"))
-            loss = syntax.expression(self.names.loss)
+            loss = cst.parse_expression(self.names.loss)
         source = syntax.text(loss)
         scaled = f"{self.names.scaler}.scale({source})" if self._precision.has_scaler else syntax.operand(loss)
         uses = sum(len(syntax.text(each).split(name)) - 1 for each in body)
         if uses == 1 and len(body) == 1 and isinstance(body[0], cst.SimpleStatementLine):
-            body = [body[0].deep_replace(syntax.first(body[0], name), syntax.expression(scaled))]
+            body = [body[0].deep_replace(syntax.first(body[0], name), cst.parse_expression(scaled))]
         elif not self._precision.has_scaler and isinstance(loss, cst.Name):
             body = [syntax.renamed(each, name, source) for each in body]
         else:
@@ -260,14 +260,3 @@ class Rewriter(CallRewriter):
             if any(self._stepped(inner) is not None for inner in syntax.walk(each)):
                 return True
         return False
-
-
-def _merged(regions):
-    """Return runs of statements, the last first, with overlapping ones joined."""
-    found = []
-    for first, last in sorted(regions):
-        if found and first <= found[-1][1]:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return found[::-1]

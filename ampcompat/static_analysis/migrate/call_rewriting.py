@@ -54,7 +54,7 @@ def torch_call(call, full_name):
     if full_name in ("apex.optimizers.FusedSGD", "apex.optimizers.fused_sgd.FusedSGD"):
         return _optimizer(call, "torch.optim.SGD", _SGD, {})
     if full_name in ("apex.fp16_utils.to_python_float", "apex.fp16_utils.fp16util.to_python_float"):
-        return syntax.expression(f"({syntax.text(call.args[0].value)}).item()")
+        return cst.parse_expression(f"({syntax.text(call.args[0].value)}).item()")
     return None
 
 
@@ -66,7 +66,7 @@ def _renamed(call, name, known):
         if each.star or (keyword is not None and keyword not in known and not _is_how(keyword, each.value)):
             return None
         kept += [each] if keyword is None or keyword in known else []
-    return call.with_changes(func=syntax.expression(name), args=syntax.listed(kept))
+    return call.with_changes(func=cst.parse_expression(name), args=syntax.listed(kept))
 
 
 def _optimizer(call, name, known, defaults):
@@ -78,7 +78,7 @@ def _optimizer(call, name, known, defaults):
     given = {each.keyword.value for each in new.args if each.keyword is not None}
     extra = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     extra.append("fused=torch.cuda.is_available()")
-    added = syntax.expression("f({})".format(", ".join(extra))).args
+    added = cst.parse_expression("f({})".format(", ".join(extra))).args
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     args = [each if isinstance(each.comma, cst.Comma) else each.with_changes(comma=comma) for each in new.args]
     return new.with_changes(args=args + list(added))
@@ -124,16 +124,16 @@ class CallRewriter(syntax.PlacedTransformer):
             return updated_node
         if full_name == "apex.amp.master_params":
             every = f"[{PARAMS.format(syntax.text(updated_node.args[0].value))}]"
-            return syntax.expression(self.facts.params_at.get(self.place(original_node), every))
+            return cst.parse_expression(self.facts.params_at.get(self.place(original_node), every))
         if full_name == "apex.amp.state_dict":
-            return syntax.expression(self.names.scaler + ".state_dict()")
+            return cst.parse_expression(self.names.scaler + ".state_dict()")
         if full_name == "apex.amp.load_state_dict":
             self.loads_state = True
-            scaler = cst.Arg(syntax.expression(self.names.scaler))
+            scaler = cst.Arg(cst.parse_expression(self.names.scaler))
             args = [scaler.with_changes(comma=syntax.COMMA), *updated_node.args]
-            return updated_node.with_changes(func=syntax.expression(self.names.loader), args=args)
+            return updated_node.with_changes(func=cst.parse_expression(self.names.loader), args=args)
         if full_name in ("apex.amp.disable_casts", "apex.amp.handle.disable_casts"):
-            return syntax.expression(f"torch.autocast({self.names.device}, enabled=False)")
+            return cst.parse_expression(f"torch.autocast({self.names.device}, enabled=False)")
         new = torch_call(updated_node, full_name)
         return updated_node if new is None else new.with_changes(func=self._short(new.func))
 
@@ -141,7 +141,7 @@ class CallRewriter(syntax.PlacedTransformer):
         """Return ``nn.LayerNorm`` for ``torch.nn.LayerNorm`` if the script has ``import torch.nn as nn``."""
         module, _, name = (syntax.name_of(node) or "").rpartition(".")
         short = self.facts.short_names.get(module) if module in ("torch.nn", "torch.optim") else None
-        return syntax.expression(f"{short}.{name}") if short else node
+        return cst.parse_expression(f"{short}.{name}") if short else node
 
     def _around(self, node):
         """Yield the compound statements around a node, the innermost first."""

@@ -78,7 +78,7 @@ class ImportPruner(cst.CSTTransformer):
             return cst.RemoveFromParent()
         if isinstance(updated_node.orelse, cst.If):
             return updated_node.orelse.with_changes(leading_lines=updated_node.leading_lines)
-        test = syntax.expression(negated(updated_node.test))
+        test = cst.parse_expression(negated(updated_node.test))
         return updated_node.with_changes(test=test, body=updated_node.orelse.body, orelse=None)
 
     def leave_Else(self, original_node, updated_node):

@@ -253,13 +253,8 @@ def _has_gradient(call):
 def _block_of(body, statements):
     """Return the innermost list of statements that contains all of some statements."""
     for each in body:
-        below = set(map(id, ast.walk(each)))
-        if all(id(node) in below for node in statements) and each not in statements:
-            blocks = [getattr(each, name, []) for name in _BLOCKS] + [
-                inner.body for inner in getattr(each, "handlers", [])
-            ]
-            for block in blocks:
-                inside = {id(node) for inner in block for node in ast.walk(inner)}
-                if all(id(node) in inside for node in statements):
-                    return _block_of(block, statements)
+        blocks = [getattr(each, name, []) for name in _BLOCKS] + [part.body for part in getattr(each, "handlers", [])]
+        for block in blocks:
+            if set(statements) <= {node for inner in block for node in ast.walk(inner)}:
+                return _block_of(block, statements)
     return body

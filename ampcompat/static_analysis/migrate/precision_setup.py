@@ -5,13 +5,13 @@ import ast
 import libcst as cst
 
 from ..reading.calls import SCALE_LOSS, option_of
+from ..reading.loops_without_apex import LEVELS
 from ..reading.names import called, string
 from . import syntax
 from .branches import negated
 
 _STATES = {"apex.amp.state_dict", "apex.amp.load_state_dict"}
 _FLOAT16, _BFLOAT16 = ("O1", "O2", "O3"), ("O4", "O5")
-_LEVELS = ("O0",) + _FLOAT16 + _BFLOAT16
 #: Keywords of ``amp.initialize`` without effect under autocast, whose weights stay float32.
 _DROPPED = ("keep_batchnorm_fp32", "master_weights", "cast_model_type", "verbosity", "num_losses")
 _DROPPED += ("patch_torch_functions", "min_loss_scale", "max_loss_scale")
@@ -100,9 +100,8 @@ class Setup:
         """
         if self.is_always_off:
             return "False"
-        parts = list(tests) if self._has_enabled_on() else [*tests, self._enabled]
-        others = [syntax.text(each) for each in parts]
-        parts = [self._as_bool(each) for at, each in enumerate(parts) if others.index(others[at]) == at]
+        nodes = list(tests) if self._has_enabled_on() else [*tests, self._enabled]
+        parts = list(dict.fromkeys(map(self._as_bool, nodes)))
         if "O0" in self.levels:
             parts.append(f'{syntax.operand(self._level)} != "O0"')
         return " and ".join(parts) or "True"
@@ -169,12 +168,12 @@ class Options:
         """Return the levels that an expression may have."""
         if isinstance(node, cst.SimpleString):
             text = syntax.text(node).strip("\"'")
-            return (text,) if text in _LEVELS else _LEVELS
+            return (text,) if text in LEVELS else LEVELS
         if isinstance(node, cst.IfExp):
             both = set(self.levels(node.body)) | set(self.levels(node.orelse))
-            return tuple(each for each in _LEVELS if each in both)
+            return tuple(each for each in LEVELS if each in both)
         known = self._choices.get((syntax.name_of(node) or "").rpartition(".")[2])
-        return tuple(each for each in _LEVELS if known is None or each in known) or _LEVELS
+        return tuple(each for each in LEVELS if known is None or each in known) or LEVELS
 
     def is_flag(self, node):
         """Return whether an expression is an option that is True or False: ``args.fp16`` of a ``store_true``."""
@@ -292,4 +291,4 @@ def _ifs_around(around):
 def _test(statement, call):
     """Return the condition under which an ``if`` reaches a call."""
     is_body = any(each is call for each in syntax.calls(statement.body))
-    return statement.test if is_body else syntax.expression(negated(statement.test))
+    return statement.test if is_body else cst.parse_expression(negated(statement.test))

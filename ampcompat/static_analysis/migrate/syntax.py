@@ -59,11 +59,6 @@ def _empty(lines):
     return [line if line.comment is not None else cst.EmptyLine(indent=False) for line in lines]
 
 
-def expression(source):
-    """Return the node of an expression."""
-    return cst.parse_expression(source)
-
-
 def name_of(node):
     """Return ``a.b`` for such an expression, otherwise None; a call has no name."""
     return None if isinstance(node, cst.Call) else get_full_name_for_node(node)
@@ -185,7 +180,7 @@ def first(node, name):
 
 def renamed(node, old, new):
     """Return a node with a variable replaced by another, or by an expression."""
-    return matchers.replace(node, matchers.Name(old), expression(new))
+    return matchers.replace(node, matchers.Name(old), cst.parse_expression(new))
 
 
 class _Unwrapping(cst.CSTTransformer):

@@ -4,6 +4,7 @@ import ast
 import functools
 
 import libcst as cst
+from libcst import matchers
 
 from ...errors import AmpError
 from . import syntax
@@ -38,7 +39,7 @@ def _written(level, script):
     new = writer.rewrite(split)
     if not writer.has_initialized:
         raise AmpError(f"{path}: no place for amp.initialize was found; call it by hand, or use run --opt-level.")
-    new = new.visit(_UnusedNames(syntax.read_names(split) - syntax.read_names(new.code)))
+    new = _without_names(new, syntax.read_names(split) - syntax.read_names(new.code))
     name = "amp" if plan.amp == "amp" else f"amp as {plan.amp}"
     text = with_statements(new.code, [f"from ampcompat import {name}\n"])
     notes = [(was[line], note) for line, note in writer.notes]
@@ -158,19 +159,14 @@ class _LevelWriter(syntax.PlacedTransformer):
         return updated_node.with_changes(func=updated_node.func.with_changes(value=cst.Name(self._plan.amp)))
 
 
-class _UnusedNames(cst.CSTTransformer):
-    """Removes names from ``from … import …`` that were used only in removed code."""
+def _without_names(module, gone):
+    """Return a module without some names in ``from … import …``."""
 
-    def __init__(self, gone):
-        super().__init__()
-        self._gone = gone
+    def kept(node, _):
+        names = [each for each in node.names if imported_name(each) not in gone]
+        return node if len(names) == len(node.names) else syntax.with_names(node, names)
 
-    def leave_ImportFrom(self, original_node, updated_node):
-        """Keep the names that are used now, or that were not used before either."""
-        if isinstance(updated_node.names, cst.ImportStar):
-            return updated_node
-        kept = [each for each in updated_node.names if imported_name(each) not in self._gone]
-        return updated_node if len(kept) == len(updated_node.names) else syntax.with_names(updated_node, kept)
+    return matchers.replace(module, matchers.ImportFrom(names=[matchers.ZeroOrMore()]), kept)
 
 
 def _is_state_call(call):

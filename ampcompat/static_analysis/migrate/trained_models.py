@@ -3,7 +3,7 @@
 import ast
 
 from ..reading.calls import passed
-from ..reading.names import VariableNames, as_written, dotted, inside, last_name
+from ..reading.names import VariableNames, as_written, inside, last_name
 
 #: Wrappers of a model that are called instead of it. The first two must come after ``amp.initialize``.
 PARALLEL = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
@@ -221,7 +221,8 @@ class MovedWrapper:
             return False  # if the condition is false, the wrapper's name means something else
         following = block[block.index(statement) + 1 : last + 1]
         wrappers = {self._of(each.targets[0]) for each in parts}
-        return self._are_alike(following, wrappers) and not self._change(following, statement)
+        read = {self._of(node) for node in ast.walk(statement)} - {None}
+        return self._may_precede([node for each in following for node in ast.walk(each)], wrappers, read)
 
     def _is_plain(self, assignment):
         """Return whether an assignment is ``name = Wrapper(model, …)``."""
@@ -231,21 +232,17 @@ class MovedWrapper:
             isinstance(each, ast.Name) for each in (assignment.targets[0], value.args[0])
         )  # fmt: skip
 
-    def _are_alike(self, statements, wrappers):
-        """Return whether only attributes of the models are read from wrappers; note which names become the model's."""
-        nodes = [node for each in statements for node in ast.walk(each)]
+    def _may_precede(self, nodes, wrappers, read):
+        """Return whether nodes read only attributes of the models from wrappers, and set nothing that the moved
+        statement reads; note which names become the model's.
+        """
         same = {id(node.value) for node in nodes if isinstance(node, ast.Attribute) and node.attr in _SAME}
         for node in nodes:
+            if isinstance(getattr(node, "ctx", None), ast.Store) and self._of(node) in read:
+                return False
             if isinstance(node, ast.Name) and self._of(node) in wrappers:
                 if id(node) not in same:
                     return False
                 if self.models[node.id] != node.id:
                     self.renamed[self._position(node)] = self.models[node.id]
         return True
-
-    def _change(self, statements, moved):
-        """Return whether statements change a variable that the moved statement reads."""
-        read = {self._of(node) for node in ast.walk(moved) if isinstance(node, ast.Name)}
-        nodes = [node for each in statements for node in ast.walk(each)]
-        stored = [node for node in nodes if isinstance(getattr(node, "ctx", None), ast.Store) and dotted(node)]
-        return any(self._of(node).partition(".")[0] in read or self._of(node) in read for node in stored)

@@ -51,10 +51,8 @@ class ProjectImports:
         """Return the file of a module, or None. An absolute name may begin at any folder above the importer."""
         wanted = [part for part in module.split(".") if part]
         if level:
-            folder = os.path.dirname(importer)
-            for _ in range(level - 1):
-                folder = os.path.dirname(folder)
-            return next((path for path in _files_of(folder, wanted) if path in self._files), None)
+            found = _files_of(_folder_above(importer, level), wanted)
+            return next((path for path in found if path in self._files), None)
         fitting = [
             (_common(importer, path), path)
             for parts, path in self._by_last_name.get(wanted[-1] if wanted else "", ())
@@ -71,6 +69,13 @@ def _module_parts(path):
 def _common(one, other):
     """Return how many folders two paths have in common, to prefer nearer files."""
     return len(os.path.commonprefix([one.split(os.sep), other.split(os.sep)]))
+
+
+def _folder_above(path, level):
+    """Return the folder that the dots of a relative import mean in a file."""
+    for _ in range(level):
+        path = os.path.dirname(path)
+    return path
 
 
 def _files_of(folder, parts):
@@ -114,9 +119,7 @@ def _below(source, folder):
     """Return the files of the modules that a ``Source`` imports, and of the packages that they are in."""
     found = []
     for each in source.imports:
-        base = os.path.dirname(source.path) if each.level else folder
-        for _ in range(each.level - 1):
-            base = os.path.dirname(base)
+        base = _folder_above(source.path, each.level) if each.level else folder
         parts = each.full_name.split(".")
         candidates = (path for count in range(1, len(parts) + 1) for path in _files_of(base, parts[:count]))
         found += filter(os.path.isfile, candidates)
