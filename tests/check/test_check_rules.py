@@ -80,55 +80,31 @@ def test_clipping_model_parameters_matters_where_there_are_master_weights(tmp_pa
 
 
 @pytest.mark.parametrize(
-    "before, expected",
+    "before, options, expected",
     [
-        ("model = model.half()", ["half-before-initialize"]),
-        ("model.half()", ["half-before-initialize"]),
-        ("model = nn.Linear(1, 1).cuda().half()", ["half-before-initialize"]),
-        ("model.half()\n    model.float()", []),
-        ("model.half()\n    model = nn.Linear(1, 1)", []),
-        ("if fp16:\n        model.half()", ["half-before-initialize"]),
-        ("other.half()", []),
-        ("model = nn.DataParallel(model)", ["wrapped-before-initialize"]),
-        ("model = nn.DataParallel(model).cuda()", ["wrapped-before-initialize"]),
-        (
-            "model = nn.parallel.DistributedDataParallel(model)\n    model = model.to('cuda')",
-            ["wrapped-before-initialize"],
-        ),
-        ("model = nn.DataParallel(model)\n    model = model.module", []),
+        ("model = model.half()", "", ["half-before-initialize"]),
+        ("model.half()", "", ["half-before-initialize"]),
+        ("model = nn.Linear(1, 1).cuda().half()", "", ["half-before-initialize"]),
+        ("model.half()\n    model.float()", "", []),
+        ("model.half()\n    model = nn.Linear(1, 1)", "", []),
+        ("if fp16:\n        model.half()", "", ["half-before-initialize"]),
+        ("other.half()", "", []),
+        ("model = nn.DataParallel(model)", "", ["wrapped-before-initialize"]),
+        ("model = nn.DataParallel(model).cuda()", "", ["wrapped-before-initialize"]),
+        ("model = nn.parallel.DistributedDataParallel(model)\n    model = model.to('cuda')", "",
+         ["wrapped-before-initialize"]),
+        ("model = nn.DataParallel(model)\n    model = model.module", "", []),
+        ("if fp16:\n        return\n    if fp16:\n        model = nn.DataParallel(model)", "", []),
+        ("", "'O2'", ["level-as-enabled"]),
+        ("", "'O1'", []),
+        ("", "True, 'O2'", []),
+        ("", "'yes', opt_level='O2'", []),
+        ("", "fp16", []),
     ],
-)
-def test_what_is_done_to_a_model_before_initialize(tmp_path, capsys, before, expected):
-    code = HEAD + f"def main(model, optimizer, fp16):\n    {before}\n    amp.initialize(model, optimizer)\n"
+)  # fmt: skip
+def test_a_model_and_a_level_that_initialize_gets(tmp_path, capsys, before, options, expected):
+    code = HEAD + f"def main(model, optimizer, fp16):\n    {before}\n    amp.initialize(model, optimizer, {options})\n"
     assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
-
-
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        ("'O2'", ["level-as-enabled"]),
-        ("'O1'", []),
-        ("True, 'O2'", []),
-        ("'yes', opt_level='O2'", []),
-        ("fp16", []),
-    ],
-)
-def test_a_level_in_the_place_of_enabled_is_found(tmp_path, capsys, options, expected):
-    code = HEAD + f"def main(model, optimizer, fp16):\n    amp.initialize(model, optimizer, {options})\n"
-    assert [rule for rule, _ in rules(check(tmp_path, capsys, train=code))] == expected
-
-
-def test_a_model_wrapped_in_the_other_branch_is_not_reported(tmp_path, capsys):
-    code = """
-        from apex import amp
-        def main(model, optimizer, fp16):
-            if not fp16:
-                model = DataParallel(model)
-            if fp16:
-                model, optimizer = amp.initialize(model, optimizer)
-                model = DataParallel(model)
-    """
-    assert rules(check(tmp_path, capsys, train=code)) == [("conditional-initialize", 7)]
 
 
 @pytest.mark.parametrize(

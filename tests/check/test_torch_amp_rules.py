@@ -189,9 +189,14 @@ HEALTHY = {
 }
 
 
+HEALTHY.update((f"without {name}", healthy) for name, (_, _, _, healthy) in CASES.items())
+
+
 @pytest.mark.parametrize("case", HEALTHY)
 def test_a_healthy_script_is_not_accused(tmp_path, capsys, case):
-    assert rules(check(tmp_path, capsys, train=HEAD + HEALTHY[case])) == []
+    found = {rule for rule, _ in rules(check(tmp_path, capsys, train=HEAD + HEALTHY[case]))}
+    casts = case in ("without half", "without half in a branch")  # after HEAD has created an optimizer
+    assert found == ({"cast-by-hand"} if casts else set())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -201,12 +206,6 @@ def test_a_planted_fault_is_found_at_its_line(tmp_path, capsys, case):
     assert (rule, HEAD.count("\n") + line) in rules(report)
     severities = {finding["rule"]: finding["severity"] for finding in report["findings"]}
     assert report["exit_code"] == ("warning" in severities.values())
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_its_healthy_twin_is_not_accused(tmp_path, capsys, case):
-    found = {rule for rule, _ in rules(check(tmp_path, capsys, train=HEAD + CASES[case][3]))}
-    assert not found & {rule for rule, *_ in CASES.values()}
 
 
 def test_the_verdict_counts_what_was_found_without_apex(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Five scripts in the style of public ones, each with ``run(steps)``, which returns the losses. Used as text."""
+"""Four scripts in the style of public ones, each with ``run(steps)``, which returns the losses. Used as text."""
 
 SIMPLE = '''
 """A loop at the top level of a function, as in tutorials."""
@@ -27,45 +27,6 @@ def run(steps):
         losses.append(loss.item())
     return losses
 '''
-
-GAN = """
-import torch
-from torch import nn, optim
-try:
-    from apex import amp
-except ImportError:
-    raise ImportError("Please install apex.")
-
-
-def run(steps):
-    torch.manual_seed(1)
-    netG = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
-    netD = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
-    criterion = nn.BCEWithLogitsLoss()
-    optimizerD, optimizerG = (optim.Adam(net.parameters(), lr=2e-3, eps=1e-4) for net in (netD, netG))
-    [netD, netG], [optimizerD, optimizerG] = amp.initialize(
-        [netD, netG], [optimizerD, optimizerG], opt_level="O1", num_losses=3, verbosity=0)
-    losses = []
-    for _ in range(steps):
-        netD.zero_grad()
-        output = netD(torch.randn(8, 8) + 1)
-        errD_real = criterion(output, torch.ones(8, 1))
-        with amp.scale_loss(errD_real, optimizerD, loss_id=0) as errD_real_scaled:
-            errD_real_scaled.backward()
-        fake = netG(torch.randn(8, 4))
-        errD_fake = criterion(netD(fake.detach()), torch.zeros(8, 1))
-        with amp.scale_loss(errD_fake, optimizerD, loss_id=1) as errD_fake_scaled:
-            errD_fake_scaled.backward()
-        errD = errD_real + errD_fake
-        optimizerD.step()
-        netG.zero_grad()
-        errG = criterion(netD(fake), torch.ones(8, 1))
-        with amp.scale_loss(errG, optimizerG, loss_id=2) as errG_scaled:
-            errG_scaled.backward()
-        optimizerG.step()
-        losses += [errD.item(), errG.item()]
-    return losses
-"""
 
 ACCUMULATING = """
 import argparse
