@@ -18,11 +18,6 @@ def are_scripts(report):
     return any(each.get("script") not in (None, baseline.identity["script"]) for each in others)
 
 
-def noun(report):
-    """Return the word for a row: "level" or "script"."""
-    return "script" if are_scripts(report) else "level"
-
-
 def script_name(command):
     """Return the display name of a script or module, from ``[script, …]`` or ``["-m", module, …]``."""
     return command[1] if command[0] == "-m" else os.path.basename(os.path.normpath(command[0]))

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ..abtest.judging import equivalence, time_to_target
+from ..abtest.judging import time_to_target, tolerance
 from ..abtest.judging.advice import advise
 from ..abtest.judging.verdict import REJECTED
 from ..abtest.report import charts, renderer
@@ -20,8 +20,8 @@ NOT_WRITTEN, FAILED_ON = 1, 3
 #: name -> whether a row has the result, by its ``LevelSummary`` and ``Equivalence``, or None.
 RESULTS = {
     "rejected": lambda row, found: row.verdict.kind == REJECTED,
-    "refuted": lambda row, found: found is not None and found.result == equivalence.REFUTED,
-    "not-shown": lambda row, found: found is not None and found.result == equivalence.NOT_SHOWN,
+    "refuted": lambda row, found: found is not None and found.result == tolerance.REFUTED,
+    "not-shown": lambda row, found: found is not None and found.result == tolerance.NOT_SHOWN,
     "failed": lambda row, found: row.kind == "failed",
 }
 
@@ -37,8 +37,8 @@ def add_options(parser):
     add_output("--latex", metavar="FILE", help="write the table for a paper")
     target = "measure steps and seconds until a loss or logged metric is reached; default: the baseline's final loss"
     add("--target", type=checked_by(time_to_target.parse), metavar="NAME=NUMBER", help=target)
-    tolerance = "say whether each row ends within this share of the baseline, such as 0.01: shown, refuted or not shown"
-    add("--tolerance", type=checked_by(equivalence.parse), metavar="SHARE", help=tolerance)
+    told = "say whether each row ends within this share of the baseline, such as 0.01: shown, refuted or not shown"
+    add("--tolerance", type=checked_by(tolerance.parse), metavar="SHARE", help=told)
     fail = "exit code {} if a row has one of these results: {}".format(FAILED_ON, ",".join(RESULTS))
     add("--fail-on", type=_results, default=[], metavar="RESULT,…", help=fail)
 

@@ -137,10 +137,11 @@ def test_a_variant_that_is_recommended_has_no_command_since_run_has_no_option_fo
     assert report.advice.startswith("Take patched casts: ") and "ampcompat run" not in html.to_html(report)
 
 
-def test_one_table_holds_what_the_terminal_shows(pages):
-    read = PageReader(pages["good"])
-    for cell in ("0.2718 \u00b1 0.0036", "~ 2.01", "252 MiB", "3/200"):
-        assert cell in read.text
+def test_one_table_holds_what_the_terminal_shows_and_another_the_environment(pages):
+    said = PageReader(pages["good"]).text
+    cells = ("0.2718 \u00b1 0.0036", "~ 2.01", "252 MiB", "3/200")
+    for value in cells + ("examples/digits_cnn.py", "2.13.0+cpu", "Linux-6.1-x86_64"):
+        assert value in said
 
 
 def test_a_report_shows_itself_in_a_notebook():
@@ -166,12 +167,6 @@ def test_of_many_different_findings_only_the_first_are_open():
     assert last_open < said.index("<summary>6 more</summary>") < said.index("no. 8")
 
 
-def test_the_environment_is_shown(pages):
-    said = PageReader(pages["good"]).text
-    for value in ("examples/digits_cnn.py", "2.13.0+cpu", "Linux-6.1-x86_64"):
-        assert value in said
-
-
 def test_measured_memory_is_shown_with_its_notes():
     run = Run(memory=Memory(parameters=1100, activations=10, peak_total=1160), memory_notes=["a note on it"])
     read = PageReader(html.to_html(Report(runs={"O0": run, "O1": run})))
@@ -181,5 +176,5 @@ def test_measured_memory_is_shown_with_its_notes():
 
 def test_the_hint_to_scroll_is_shown_above_wide_tables_only():
     css = pathlib.Path(charts.__file__).with_name("page.css").read_text(encoding="utf-8")
-    displays = dict(re.findall(r"^(\S*\s?>?\s?\.sideways) \{ display: (\w+)", css, re.MULTILINE))
-    assert displays == {".sideways": "none", ".wide > .sideways": "block"}
+    displays = dict(re.findall(r"^(\S*\s?>?\s?\.scroll-hint) \{ display: (\w+)", css, re.MULTILINE))
+    assert displays == {".scroll-hint": "none", ".wide > .scroll-hint": "block"}

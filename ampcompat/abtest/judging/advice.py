@@ -2,7 +2,7 @@
 
 from ..number_format import milliseconds, percent, seconds
 from ..row_names import are_scripts
-from . import against_unchanged_script, equivalence, time_to_target
+from . import against_unchanged_script, time_to_target, tolerance
 from .summary import MIN_TIMED, emulates_half, find_rounds, find_speeds, summarize
 from .verdict import ACCEPTED, BASELINE, NOT_JUDGED, REJECTED
 
@@ -38,7 +38,7 @@ def advise(report):
     for level, row in rows.items():
         kind, text = row.verdict.kind, row.verdict.text
         report.runs[level].verdict = text if kind == BASELINE else f"{kind}: {text}"
-        report.runs[level].equivalence = equivalence.find(report, level, row.verdict)
+        report.runs[level].equivalence = tolerance.find(report, level, row.verdict)
         report.runs[level].speed = known.get(level)
     lines = _of_scripts(report, rows) if are_scripts(report) else _advice(report, rows)[1]
     lines += [each for each in (against_unchanged_script.tell(report),) if each]
@@ -204,16 +204,17 @@ def _recommended(best, baseline, rows, goal):
 
 def _saved(row, baseline):
     """Return how many bytes less than the baseline a level takes; 0 if that is negligible or unknown."""
-    least = max(LEAST_MEMORY * (baseline.peak or 0), LEAST_BYTES)
-    return row.saved if abs(row.saved or 0) >= least else 0
+    if None in (row.peak, baseline.peak):
+        return 0
+    saved = baseline.peak - row.peak
+    return saved if abs(saved) >= max(LEAST_MEMORY * baseline.peak, LEAST_BYTES) else 0
 
 
 def _memory(row, baseline):
     """Return how much less memory a level takes; "" if it takes as much."""
     saved = _saved(row, baseline)
-    return (
-        ", {} {} memory".format(percent(abs(saved) / baseline.peak), "less" if saved > 0 else "more") if saved else ""
-    )
+    told = ", {} {} memory"
+    return told.format(percent(abs(saved) / baseline.peak), "less" if saved > 0 else "more") if saved else ""
 
 
 def _warnings(report, rows):
@@ -235,7 +236,8 @@ def _warnings(report, rows):
 def _unreliable_times(report, rows):
     """Return why speeds are uncertain, one sentence each."""
     warnings, baseline = [], report.runs.get(report.baseline)
-    unreliable = [level for level, row in rows.items() if row.seconds and _spread(row) > MAX_TIME_SPREAD]
+    timed = [(level, row.seconds, *row.middle_half) for level, row in rows.items() if row.seconds]
+    unreliable = [level for level, seconds, low, high in timed if (high - low) / seconds > MAX_TIME_SPREAD]
     if unreliable:
         sentence = "Step times of {} vary widely: compare speed on a machine that runs nothing else."
         warnings.append(sentence.format(", ".join(unreliable)))
@@ -259,8 +261,3 @@ def _remarks(report, rows):
     if str(report.environment.get("device") or "").startswith("cpu") and not emulates_half(report):
         remarks.append("Times are those of a CPU; GPUs rank levels differently. Losses and scales are comparable.")
     return remarks
-
-
-def _spread(row):
-    low, high = row.middle_half
-    return (high - low) / row.seconds

@@ -53,8 +53,8 @@ def points(run, name):
 
 def counted_points(run, name):
     """Return one series of a run as ``[(step, value), …]`` without losses of skipped steps."""
-    skipped = set(run.skipped) if name[0] == "loss" else ()
-    return [point for point in points(run, name) if point[0] not in skipped]
+    found, skipped = points(run, name), set(run.skipped) if name[0] == "loss" else ()
+    return [point for point in found if point[0] not in skipped] if skipped else found
 
 
 def curve(run, name):

@@ -37,7 +37,7 @@ class LevelSummary:
 
     ``losses``: ``{loss_id: LossEnd}``. ``seconds``: median step time; ``middle_half``: the quartiles below and above
     it; ``speed``: how many times the baseline's, with the 95 % ``interval``, if there is one; no speed if the interval
-    is too wide. ``rate``: samples per second. ``peak``: bytes; ``saved``: bytes less than the baseline.
+    is too wide. ``rate``: samples per second. ``peak``: bytes.
     """
 
     level: str
@@ -51,7 +51,6 @@ class LevelSummary:
     interval: Optional[Tuple[float, float]] = None
     rate: Optional[float] = None
     peak: Optional[int] = None
-    saved: Optional[int] = None
     to_target: Optional[time_to_target.TimeToTarget] = None
     status: str = "ok"
 
@@ -73,8 +72,6 @@ def summarize(report):
             row.interval = known[level].interval
         if level == report.baseline:
             row.peak = peak
-        if row.peak is not None and peak is not None:
-            row.saved = peak - row.peak
         if baseline is not None:
             runs, references = ([each] + each.repeats for each in (run, baseline))
             target = time_to_target.given_to(report)
@@ -150,11 +147,8 @@ def find_rounds(run):
     if not steady_seconds(run):
         return []
     times = [[each.step_seconds[step] for step in steady_steps(each)] for each in _timed(run)]
-    return [_median_and_error(each) if each and min(each) > 0 else None for each in times]
-
-
-def _median_and_error(seconds):
-    return median(seconds), curves.error_of_median(list(map(math.log, seconds)))
+    logs = [list(map(math.log, each)) if each and min(each) > 0 else None for each in times]
+    return [each and (median(seconds), curves.error_of_median(each)) for seconds, each in zip(times, logs)]
 
 
 def find_speeds(report):

@@ -152,18 +152,14 @@ def _first_step(run, reference, name, value, rises, is_end) -> Optional[int]:
 
     found = _smoothed(run, reference, name)
     step = next((step for step, each in found if is_reached(each)), None)
-    if not found or not _is_whole(run, reference):
+    is_whole = run.status != "interrupted" and len(run.step_seconds) >= len(reference.step_seconds)
+    if not found or not is_whole:
         return None if is_end else step
     if run is reference or not (is_end or step is None):
         return step
     windows = curves.compare(run, reference, name)
     is_at_end = bool(windows) and is_reached(curves.end_value(reference, name) + windows[-1].gap)
     return found[-1][0] if is_at_end and step is None else step if is_at_end or not is_end else None
-
-
-def _is_whole(run, reference):
-    """Return whether a run continued as long as its reference."""
-    return run.status != "interrupted" and len(run.step_seconds) >= len(reference.step_seconds)
 
 
 def _smoothed(run, reference, name):

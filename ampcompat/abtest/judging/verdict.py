@@ -32,6 +32,8 @@ itself broken, or its own seeds are more than 100 % apart. Data are the same if 
 however much a level rounds. If these are not known, or differ, the data are different if first losses differ by more
 than 5 %; or if the changes of the first 30 losses do not correlate in rank, though first losses or successive batches
 differ by 0.5 %, and the first three losses do not agree, for this and every other level.
+
+Whether a row ends within a ``--tolerance`` of the baseline is no verdict: see ``tolerance``.
 """
 
 import math

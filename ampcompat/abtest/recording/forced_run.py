@@ -1,7 +1,6 @@
 """Forces an opt level and options on a training run in this process, records it, and reports how it ended."""
 
 import contextlib
-import functools
 import importlib
 import os
 import platform
@@ -225,24 +224,20 @@ class Checkpoints:
     def watch(self, patches):
         """Watch ``torch.load``, and what ``kept_files`` sees of ``torch.save``, until ``patches`` is undone."""
         kept_files.call_after_save(self._saved, patches)
-        patches.set(torch, "load", self._watched_load(torch.load))
+        patches.wrap(torch, "load", self._check_and_load)
 
     def _saved(self, path):
         if path not in self._recorded and self._has_stepped():
             self._recorded.add(path)
             self._recorder.record({"saved": path})
 
-    def _watched_load(self, load):
-        @functools.wraps(load)
-        def check_and_load(f, *args, **kwargs):
-            path = kept_files.path_of(f)
-            if path is not None and not self._has_stepped():
-                if path in self._others and os.path.getmtime(path) < self._began:
-                    raise AmpError(_refusal(path, self._others[path]))
-                self._recorder.loaded.append(path)
-            return load(f, *args, **kwargs)
-
-        return check_and_load
+    def _check_and_load(self, load, f, *args, **kwargs):
+        path = kept_files.path_of(f)
+        if path is not None and not self._has_stepped():
+            if path in self._others and os.path.getmtime(path) < self._began:
+                raise AmpError(_refusal(path, self._others[path]))
+            self._recorder.loaded.append(path)
+        return load(f, *args, **kwargs)
 
     def _has_stepped(self):
         return bool(self._recorder.run.step_seconds)

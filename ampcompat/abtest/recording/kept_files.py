@@ -96,7 +96,7 @@ def watch(manifest, since, patches):
     kept = KeptFiles(manifest, since)
     patches.defer(_watching.remove, kept)
     _watching.append(kept)
-    patches.set(torch, "save", _watched_save(torch.save))
+    patches.wrap(torch, "save", _keep_and_save)
     _watch_safetensors(patches)
     if hasattr(sys, "addaudithook"):
         _add_hook()
@@ -137,18 +137,14 @@ def _put_back(aside, path):
     return True
 
 
-def _watched_save(save):
-    @functools.wraps(save)
-    def keep_and_save(obj, f, *args, **kwargs):
-        if isinstance(f, (str, os.PathLike)):
-            _keep_now(os.path.realpath(f))
-        result = save(obj, f, *args, **kwargs)
-        path = path_of(f)
-        for function in [] if path is None else list(_after_save):
-            function(path)
-        return result
-
-    return keep_and_save
+def _keep_and_save(save, obj, f, *args, **kwargs):
+    if isinstance(f, (str, os.PathLike)):
+        _keep_now(os.path.realpath(f))
+    result = save(obj, f, *args, **kwargs)
+    path = path_of(f)
+    for function in [] if path is None else list(_after_save):
+        function(path)
+    return result
 
 
 def _watch_safetensors(patches):
@@ -156,18 +152,13 @@ def _watch_safetensors(patches):
     with contextlib.suppress(ImportError):
         importlib.import_module("safetensors")
     for name in ("safetensors", "safetensors.torch", "safetensors.numpy"):
-        write = getattr(sys.modules.get(name), "serialize_file", None)
-        if write is not None:
-            patches.set(sys.modules[name], "serialize_file", _watched_write(write))
+        if hasattr(sys.modules.get(name), "serialize_file"):
+            patches.wrap(sys.modules[name], "serialize_file", _keep_and_write)
 
 
-def _watched_write(write):
-    @functools.wraps(write)
-    def keep_and_write(tensors, filename, *args, **kwargs):
-        _keep_now(os.path.realpath(filename))
-        return write(tensors, filename, *args, **kwargs)
-
-    return keep_and_write
+def _keep_and_write(write, tensors, filename, *args, **kwargs):
+    _keep_now(os.path.realpath(filename))
+    return write(tensors, filename, *args, **kwargs)
 
 
 @functools.lru_cache(maxsize=None)

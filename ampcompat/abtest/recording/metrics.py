@@ -1,7 +1,6 @@
 """Metrics that a script logs: by ``log``, or by ``add_scalar`` of a TensorBoard ``SummaryWriter``, unchanged."""
 
 import contextlib
-import functools
 import sys
 
 from ...launch.after_import import ImportHook
@@ -51,13 +50,9 @@ def _patching(name, patches):
 def _patch_writer(name, patches):
     writer = getattr(sys.modules.get(name), "SummaryWriter", None)
     if writer is not None:
-        patches.set(writer, "add_scalar", _logging(writer.add_scalar))
+        patches.wrap(writer, "add_scalar", _log_and_add)
 
 
-def _logging(add_scalar):
-    @functools.wraps(add_scalar)
-    def logged(self, tag, scalar_value, *args, **kwargs):
-        log(tag, scalar_value)
-        return add_scalar(self, tag, scalar_value, *args, **kwargs)
-
-    return logged
+def _log_and_add(add_scalar, writer, tag, scalar_value, *args, **kwargs):
+    log(tag, scalar_value)
+    return add_scalar(writer, tag, scalar_value, *args, **kwargs)

@@ -134,7 +134,10 @@ class Recorder(Observer):
 
     def _record_step(self):
         losses = [[loss_id, _mean(loss)] for loss_id, loss, _ in self._passes]
-        self._synchronize()
+        if self._passes:
+            self.device = self._passes[-1][1].device
+        if self.device is not None:
+            devices.synchronize(self.device)
         now = time.perf_counter()
         several = len(self._optimizer_records) > 1
         event = {
@@ -160,12 +163,6 @@ class Recorder(Observer):
             source.step_ended(next_step)
             for event in source.new_events():
                 self.record(event)
-
-    def _synchronize(self):
-        if self._passes:
-            self.device = self._passes[-1][1].device
-        if self.device is not None:
-            devices.synchronize(self.device)
 
 
 def _mean(loss):

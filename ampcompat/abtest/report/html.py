@@ -1,4 +1,4 @@
-"""Renders a report as one self-contained HTML page, from the template ``page.html``.
+"""Renders a report as one self-contained HTML page: ``page.html``, with ``page.css`` and the scripts ``page_*.js``.
 
 The page does not load anything. Without JavaScript, in print and for screen readers, the charts are images in it.
 """

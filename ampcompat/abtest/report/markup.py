@@ -1,7 +1,7 @@
 """The overview of a report as Markdown or LaTeX."""
 
 from ...support.terminal import printable
-from ..judging import equivalence
+from ..judging import tolerance
 from ..judging.summary import summarize
 from ..number_format import percent
 from . import tables
@@ -46,10 +46,10 @@ def to_latex(report, summary=None):
 def _table(report, summary):
     table = tables.without(tables.levels(report, summary or summarize(report)), LEFT_OUT)
     columns, rows = table.columns, table.rows
-    tolerance = equivalence.given_to(report)
-    if tolerance is not None and any(run.equivalence for run in report.runs.values()):
+    share = tolerance.given_to(report)
+    if share is not None and any(run.equivalence for run in report.runs.values()):
         found = {level: run.equivalence for level, run in report.runs.items()}
-        columns.append(f"within {percent(tolerance)}")
+        columns.append(f"within {percent(share)}")
         rows = [row + [found[row[0]].result if found.get(row[0]) else ""] for row in rows]
     return columns, rows, table.left
 

@@ -4,12 +4,12 @@ from collections import namedtuple
 from itertools import combinations
 from statistics import median
 
-from ..judging import equivalence, time_to_target
+from ..judging import time_to_target, tolerance
 from ..judging.speed_ratio import half_width
 from ..judging.summary import LossEnd, emulates_half
 from ..number_format import UNKNOWN, milliseconds, number, percent, scale, seconds, signed_percent, size
 from ..report_data import KINDS, Memory
-from ..row_names import UNCHANGED, noun
+from ..row_names import UNCHANGED, are_scripts
 
 #: ``left``: how many columns are aligned to the left; others hold numbers. ``notes``: ``(column that it explains, or
 #: None, sentence)``, printed below it.
@@ -43,7 +43,8 @@ def levels(report, summary):
     ``summary``: what ``summarize(report)`` returned.
     """
     several = any(len(row.losses) > 1 for row in summary.values())
-    names, speed = [noun(report), "verdict"], "speed*" if emulates_half(report) else "speed"
+    names = ["script" if are_scripts(report) else "level", "verdict"]
+    speed = "speed*" if emulates_half(report) else "speed"
     columns = names + (["loss", "ends at"] if several else ["loss ends at"])
     columns += ["difference", "ms/step", speed, "to target", "samples/s", "peak", "skips"]
     fastest, rows = max([row.speed or 0.0 for row in summary.values()], default=0.0), []
@@ -138,9 +139,9 @@ def _to_target(found):
 
 def equivalences(report):
     """Return the result of the tolerance for each row, one sentence each."""
-    tolerance = equivalence.given_to(report)
+    share = tolerance.given_to(report)
     found = [(level, run.equivalence) for level, run in report.runs.items() if run.equivalence is not None]
-    return [equivalence.tell(level, each, tolerance) for level, each in found]
+    return [tolerance.tell(level, each, share) for level, each in found]
 
 
 def targets(report, summary):

@@ -29,7 +29,7 @@ def to_text(report, width=100, details=False, summary=None):
     blocks.append(_table(overview, width, has_notes=True))
     if details:
         blocks += [_table(each, width) for each in tables.details(report, summary)]
-        blocks.append(_sentences(_overflows(report), width))
+        blocks.append(_sentences(_causes({level: run.findings for level, run in report.runs.items()}), width))
         told = [f"{level}: {run.verdict}" for level, run in report.runs.items() if run.verdict]
     else:
         told = ["{}: {}".format(", ".join(levels), fault) for fault, levels in _faults(report).items()]
@@ -123,10 +123,6 @@ def _fault_start(run):
     if starts or run.status == "failed" or failure(run) is None:
         return min(starts, default=None)
     return min(run.skipped, default=None)
-
-
-def _overflows(report):
-    return _causes({level: run.findings for level, run in report.runs.items()})
 
 
 def _causes(findings):

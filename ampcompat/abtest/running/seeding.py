@@ -42,22 +42,18 @@ def shift_seeds(repeat, patches):
     inside = []  # not empty within a call: torch.manual_seed calls that of CUDA
     for owner, name in owners:
         if hasattr(owner, name):
-            patches.set(owner, name, _shifted(getattr(owner, name), repeat * STRIDE, inside))
+            patches.wrap(owner, name, functools.partial(_call_shifted, repeat * STRIDE, inside))
 
 
-def _shifted(function, offset, inside):
-    @functools.wraps(function)
-    def seed(*args, **kwargs):
-        if inside:
-            return function(*args, **kwargs)
-        inside.append(True)
-        try:
-            shifted = {name: _shift_seed(value, offset) for name, value in kwargs.items()}
-            return function(*[_shift_seed(value, offset) for value in args], **shifted)
-        finally:
-            inside.pop()
-
-    return seed
+def _call_shifted(offset, inside, function, *args, **kwargs):
+    if inside:
+        return function(*args, **kwargs)
+    inside.append(True)
+    try:
+        shifted = {name: _shift_seed(value, offset) for name, value in kwargs.items()}
+        return function(*[_shift_seed(value, offset) for value in args], **shifted)
+    finally:
+        inside.pop()
 
 
 def _shift_seed(value, offset):

@@ -1,6 +1,5 @@
 """Records scripts that call ``torch.multiprocessing.spawn``: rank 0 runs in the recorded process."""
 
-import functools
 import threading
 
 import torch
@@ -21,10 +20,8 @@ def run_first_rank_here(patches, seed, repeat, on_failure):
         on_failure: called in a thread with the error of another rank; it must end this process, since rank 0 may be
             waiting for the other.
     """
-    original = torch.multiprocessing.spawn
 
-    @functools.wraps(original)
-    def spawn(fn, args=(), nprocs=1, join=True, **options):
+    def spawn(original, fn, args=(), nprocs=1, join=True, **options):
         if not join or nprocs < 1:
             return original(fn, args, nprocs, join, **options)
         if nprocs == 1:
@@ -38,7 +35,7 @@ def run_first_rank_here(patches, seed, repeat, on_failure):
             raise
         watch.join()
 
-    patches.set(torch.multiprocessing, "spawn", spawn)
+    patches.wrap(torch.multiprocessing, "spawn", spawn)
 
 
 def _run_other_rank(index, fn, args, seed, repeat):

@@ -5,7 +5,7 @@ import math
 from statistics import mean, stdev
 
 import pytest
-from test_verdict import curve, report_with, run_with
+from test_verdict import curve, report_with, run_with, seeds_of
 
 from ampcompat.abtest import Report, to_text
 from ampcompat.abtest.judging import advice
@@ -17,21 +17,14 @@ from ampcompat.errors import AmpValueError
 T = {2: 4.303, 5: 2.571, 6: 2.447, 20: 2.086, 21: 2.080}
 
 
-def seeds_of(factors, scatter=0.05):
+def scaled(*factors):
     """Return a run whose k-th seed has the losses of the k-th curve times the k-th factor from step 10 on."""
-    runs = []
-    for seed, factor in enumerate(factors):
-        losses = curve(seed, scatter=scatter)
-        runs.append(run_with([value * (factor if step > 9 else 1.0) for step, value in enumerate(losses)]))
-    runs[0].repeats = runs[1:]
-    return runs[0]
+    return seeds_of(*[run_with(curve(k)[:10] + curve(k, factor)[10:]) for k, factor in enumerate(factors)])
 
 
-def found(factors, tolerance, **options):
-    report = report_with(seeds_of([1.0] * max(2, len(factors))), O1=seeds_of(factors), **options)
-    report.environment["tolerance"] = tolerance
-    advice.advise(report)
-    return report.runs["O1"].equivalence
+def found(factors, tolerance):
+    baseline = scaled(*[1.0] * max(2, len(factors)))
+    return report_with(baseline, environment={"tolerance": tolerance}, O1=scaled(*factors)).runs["O1"].equivalence
 
 
 @pytest.mark.parametrize(
@@ -68,17 +61,13 @@ def test_one_seed_is_measured_by_how_far_the_baselines_seeds_are_apart():
     low, high = equivalence.interval
     assert equivalence.result == "not shown" and equivalence.seeds == 1 and high - low > 2 * 0.01
     assert found([1.002], 0.5).result == "shown"
-    report = report_with(run_with(curve()), control=False, O1=run_with(curve(0, 1.002)))
-    report.environment["tolerance"] = 0.5
-    advice.advise(report)
+    report = report_with(control=False, environment={"tolerance": 0.5}, O1=run_with(curve(0, 1.002)))
     assert (report.runs["O1"].equivalence.result, report.runs["O1"].equivalence.interval) == ("not shown", None)
 
 
 def test_what_ends_nowhere_is_refuted_and_what_failed_is_not_shown():
     nan, failed = run_with(curve()[:50] + [math.nan] * 50), run_with(curve()[:5], status="failed", error="it left")
-    report = report_with(O1=nan, O2=failed)
-    report.environment["tolerance"] = 0.1
-    advice.advise(report)
+    report = report_with(environment={"tolerance": 0.1}, O1=nan, O2=failed)
     results = [report.runs[level].equivalence for level in ("O1", "O2")]
     assert [each.result for each in results] == ["refuted", "not shown"] and report.runs["O0"].equivalence is None
     assert Report.from_json(report.to_json()).runs["O1"].equivalence.difference == math.inf
@@ -92,23 +81,18 @@ def test_the_metric_of_the_target_is_what_counts_and_of_several_losses_the_worst
         run.loss += [(step, 1, second) for step in range(100)]
         return run
 
-    baseline = logged(0.9)
-    baseline.repeats = [logged(0.9)]
-    report = report_with(baseline, O1=logged(0.45), O2=logged(0.9, 1.5))
-    results = {}
-    for target in (None, "accuracy=0.8"):
-        report.environment.update({"target": target} if target else {}, tolerance=0.1)
-        advice.advise(report)
-        results[target] = [report.runs[level].equivalence.difference for level in ("O1", "O2")]
-    assert results["accuracy=0.8"] == pytest.approx([-0.5, 0.0]) and results[None] == pytest.approx([0.0, 0.5])
+    runs = {"baseline": seeds_of(logged(0.9), logged(0.9)), "O1": logged(0.45), "O2": logged(0.9, 1.5)}
+    for given, differences in ({}, [0.0, 0.5]), ({"target": "accuracy=0.8"}, [-0.5, 0.0]):
+        report = report_with(environment=dict(given, tolerance=0.1), **runs)
+        assert [report.runs[level].equivalence.difference for level in ("O1", "O2")] == pytest.approx(differences)
 
 
 @pytest.fixture
 def saved(tmp_path):
     """Return the path of a report with a level that is accepted, one that is rejected, and one that failed."""
     failed = run_with(curve()[:5], status="failed", error="it left")
-    runs = {"O1": seeds_of([1.001, 1.002, 0.999]), "O2": seeds_of([1.3, 1.31, 1.29]), "O3": failed}
-    report = report_with(seeds_of([1.0, 1.0, 1.0]), **runs)
+    runs = {"O1": scaled(1.001, 1.002, 0.999), "O2": scaled(1.3, 1.31, 1.29), "O3": failed}
+    report = report_with(scaled(1.0, 1.0, 1.0), **runs)
     report.save(str(tmp_path / "report.json"))
     return str(tmp_path / "report.json")
 
@@ -141,7 +125,5 @@ def test_the_json_of_a_row_has_its_equivalence_and_its_speed(saved):
 
 
 def test_a_report_with_a_damaged_tolerance_is_one_error():
-    report = report_with(O1=run_with(curve()))
-    report.environment["tolerance"] = "much"
     with pytest.raises(AmpValueError, match="'much' is not a share between 0 and 1"):
-        advice.advise(report)
+        report_with(environment={"tolerance": "much"}, O1=run_with(curve()))

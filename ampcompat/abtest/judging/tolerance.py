@@ -1,4 +1,4 @@
-"""Whether a row ends within a given tolerance of the baseline, by the interval of the difference, not by a test of 0.
+"""``--tolerance``: whether a row ends within it of the baseline, by the interval of the difference, not by a test of 0.
 
 The difference is that of the end of the loss (of several losses, the worst one), or of the metric that the
 target names, as a share of the baseline's. Its interval is the 95 % t interval from three seeds on. One or two seeds
