@@ -39,14 +39,10 @@ def compared(train):
 
 def test_a_run_that_would_go_on_from_the_checkpoint_of_another_fails_with_the_reason(tmp_path):
     report = compared(resuming(str(tmp_path / "last.pt")))
-    assert report.runs["O0"].status == "ok" and report.runs["O0"].checkpoints == [str(tmp_path / "last.pt")]
+    assert report.runs["O0"].status == "ok"
+    assert Report.from_json(report.to_json()).checkpoints() == {str(tmp_path / "last.pt"): "O0"}
     error = report.runs["O2"].error
     assert "last.pt, the checkpoint of the run O0" in error and "'runs/{run}/last.pt'" in error
-
-
-def test_checkpoints_are_known_to_a_report_that_is_read_again(tmp_path):
-    report = Report.from_json(compared(resuming(str(tmp_path / "last.pt"))).to_json())
-    assert report.checkpoints() == {str(tmp_path / "last.pt"): "O0"}
 
 
 def test_every_run_goes_on_from_a_checkpoint_from_before_the_series(tmp_path):

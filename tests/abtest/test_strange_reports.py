@@ -98,26 +98,19 @@ def test_markdown_and_latex_escape_html_and_line_breaks(tmp_path):
     assert "<script" not in latex and "$<$script$>$alert(1)" in latex and "\\& a | b" in latex
 
 
-def test_a_page_and_an_image_of_such_names_are_drawn(tmp_path):
-    skip_without_report_extra()
-    path = altered(tmp_path, lambda tree: tree["runs"].update({CONTROLS: dict(tree["runs"]["O1"])}))
-    page, image = tmp_path / "page.html", tmp_path / "image.svg"
-    assert main(["report", path, "--html", str(page), "--png", str(image)]) == 0
-    assert "\x1b" not in image.read_text(encoding="utf-8") and "\x1b" not in page.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["constructor", "toString", "n" * 10**5], ids=lambda name: name[:20])
-def test_charts_of_long_names_and_of_those_that_javascript_has_for_every_object_are_drawn(tmp_path, capfd, name):
+@pytest.mark.parametrize("name", [CONTROLS, "constructor", "toString", "n" * 10**5], ids=lambda name: ascii(name[:9]))
+def test_charts_of_such_and_long_names_and_those_that_javascript_has_for_every_object_are_drawn(tmp_path, capfd, name):
     skip_without_report_extra()
 
     def change(tree):
         tree["runs"][name] = dict(tree["runs"]["O1"], metrics={name: {"steps": [1, 1], "values": [1.0, 2.0]}})
         tree["environment"].update(script=name)
 
-    path, image = altered(tmp_path, change), tmp_path / "image.svg"
-    assert main(["report", path, "--html", str(tmp_path / "page.html"), "--png", str(image)]) == 0
+    path, page, image = altered(tmp_path, change), tmp_path / "page.html", tmp_path / "image.svg"
+    assert main(["report", path, "--html", str(page), "--png", str(image)]) == 0
     assert "ERROR" not in capfd.readouterr().err  # of vl-convert, which draws the rest
-    assert name[:20] in image.read_text(encoding="utf-8")
+    texts = [each.read_text(encoding="utf-8") for each in (image, page)]
+    assert "\x1b" not in "".join(texts) and printable(name[:9]) in texts[0]
 
 
 def test_printable_text_is_left_as_it_is():

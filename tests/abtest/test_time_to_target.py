@@ -4,10 +4,10 @@ import math
 from statistics import median
 
 import pytest
-from test_verdict import report_with, run_with
+from test_verdict import report_with, run_with, seeds_of
 
 from ampcompat.abtest import to_text
-from ampcompat.abtest.judging import advice, time_to_target
+from ampcompat.abtest.judging import time_to_target
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.errors import AmpValueError
 
@@ -27,8 +27,7 @@ def found(report, level="O1"):
 
 
 def test_the_target_is_the_baselines_end_within_one_percent():
-    baseline = run_with(falling(), 2.0, samples=[32] * 100)
-    baseline.repeats = [run_with(falling())]
+    baseline = seeds_of(run_with(falling(), 2.0, samples=[32] * 100), run_with(falling()))
     report = report_with(baseline, O1=run_with(falling(speed=2.0), 0.5, samples=[32] * 100))
     steps = by_hand(falling(speed=2.0), 1.01, 10)
     assert (found(report).steps, found(report).samples, found(report).seconds) == ([steps], [32 * steps], [steps * 0.5])
@@ -40,8 +39,7 @@ def test_the_target_is_the_baselines_end_within_one_percent():
 )
 @pytest.mark.parametrize("seconds, unit", [(1.0, "time"), (None, "steps")])
 def test_below_the_table_a_sentence_says_what_the_column_has(target, told, seconds, unit):
-    report = report_with(run_with(falling()), O1=run_with(falling()))
-    report.environment["target"] = target
+    report = report_with(run_with(falling()), environment={"target": target}, O1=run_with(falling()))
     summary = summarize(report)
     for row in summary.values():
         row.to_target.seconds = [seconds] * len(row.to_target.steps) if seconds else []
@@ -51,9 +49,7 @@ def test_below_the_table_a_sentence_says_what_the_column_has(target, told, secon
 
 @pytest.mark.parametrize("end, is_reached", [(1.009, True), (1.02, False)])
 def test_a_level_that_ends_above_it_does_not_reach_it(end, is_reached):
-    baseline = run_with(falling())
-    baseline.repeats = [run_with(falling())]
-    report = report_with(baseline, O1=run_with(falling(low=end)))
+    report = report_with(seeds_of(run_with(falling()), run_with(falling())), O1=run_with(falling(low=end)))
     assert found(report).is_reached == is_reached and ("not reached" in to_text(report)) != is_reached
 
 
@@ -62,21 +58,18 @@ def test_a_level_that_ends_below_it_has_reached_it_at_its_last_step(given):
     """The table's end of a level is the baseline's plus the median difference, not the median of its own losses."""
     before = falling(20, low=8.0)
     baseline, level = before + [1.0, 2.0, 3.0, 4.0, 5.0], before + [1.5, 1.9, 3.5, 3.9, 4.9]
-    report = report_with(run_with(baseline), O1=run_with(level))
-    report.environment.update({"target": given} if given else {})
+    report = report_with(run_with(baseline), environment={"target": given}, O1=run_with(level))
     assert summarize(report)["O1"].losses[0].end == pytest.approx(2.9)
     assert found(report).steps == [25] and found(report).is_reached
 
 
 def test_an_interrupted_run_has_not_reached_the_baselines_end():
     """Its windows are compared with the baseline's of the same steps, not with where that ends."""
-    baseline = run_with(falling())
-    baseline.repeats = [run_with(falling())]
+    baseline = seeds_of(run_with(falling()), run_with(falling()))
     stopped = run_with(falling()[:60], status="interrupted")
     given = {None: [], "loss=5": [by_hand(falling(), 5, 10)], "loss=1": []}
     for value, steps in given.items():
-        report = report_with(baseline, O1=stopped)
-        report.environment.update({"target": value} if value else {})
+        report = report_with(baseline, environment={"target": value}, O1=stopped)
         assert found(report).steps == steps and found(report).is_reached == bool(steps)
 
 
@@ -101,8 +94,8 @@ def test_of_several_losses_the_first_that_falls_is_the_target():
 def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
     losses = falling()
     lucky = losses[:20] + [0.0] + losses[21:]
-    report = report_with(run_with(losses), O1=run_with(lucky), O2=run_with([11.0] * 3 + losses[:97], skipped=range(3)))
-    report.environment["target"] = "loss=2"
+    levels = {"O1": run_with(lucky), "O2": run_with([11.0] * 3 + losses[:97], skipped=range(3))}
+    report = report_with(run_with(losses), environment={"target": "loss=2"}, **levels)
     assert found(report).steps == [by_hand(losses, 2, 10)] and found(report, "O2").steps == [by_hand(losses, 2, 10) + 3]
 
 
@@ -110,15 +103,13 @@ def test_one_lucky_batch_does_not_reach_it_and_skipped_steps_count_as_steps():
 def test_a_metric_is_reached_from_the_side_on_which_the_baseline_begins(name, begin, end):
     points = [(10 * epoch, begin + (end - begin) * epoch / 9) for epoch in range(10)]
     runs = [run_with(falling(), metrics={name: points}) for _ in range(2)]
-    report = report_with(runs[0], O1=runs[1])
-    report.environment["target"] = f"{name}={points[6][1]}"
+    report = report_with(runs[0], environment={"target": f"{name}={points[6][1]}"}, O1=runs[1])
     assert found(report).steps == [61] and found(report).is_reached
 
 
 def test_over_seeds_it_is_the_median_and_the_range_and_how_many_reached_it():
-    baseline, level = run_with(falling(), 2.0), run_with(falling(), 2.0)
-    baseline.repeats = [run_with(falling(), 2.0) for _ in range(2)]
-    level.repeats = [run_with(falling(speed=2.0), 2.0), run_with([11.0] * 100, 2.0)]
+    baseline = seeds_of(*[run_with(falling(), 2.0) for _ in range(3)])
+    level = seeds_of(*[run_with(losses, 2.0) for losses in (falling(), falling(speed=2.0), [11.0] * 100)])
     report = report_with(baseline, O1=level)
     first, second = by_hand(falling(), 1.01, 10), by_hand(falling(speed=2.0), 1.01, 10)
     assert (found(report).steps, found(report).seeds, found(report).is_reached) == ([first, second], 3, True)
@@ -128,34 +119,27 @@ def test_over_seeds_it_is_the_median_and_the_range_and_how_many_reached_it():
 
 def test_of_the_accepted_levels_the_first_at_the_target_is_recommended():
     """O2 has the faster steps, O1 needs fewer of them."""
-    baseline = run_with(falling(), 1.0)
-    baseline.repeats = [run_with(falling(speed=0.9), 1.0)]
-    report = report_with(baseline, O1=run_with(falling(speed=1.6), 0.9), O2=run_with(falling(), 0.7))
-    report.environment["target"] = "loss=2"
-    advice.advise(report)
+    levels = {"O1": run_with(falling(speed=1.6), 0.9), "O2": run_with(falling(), 0.7)}
+    baseline = seeds_of(run_with(falling(), 1.0), run_with(falling(speed=0.9), 1.0))
+    report = report_with(baseline, environment={"target": "loss=2"}, **levels)
     assert report.advice.startswith("Take O1: the first to reach loss = 2 (45.9 s; O0: 78 s)")
 
 
 def test_where_nothing_reaches_it_step_times_decide_and_that_is_said():
     baseline = run_with(falling(), metrics={"accuracy": [(99, 0.1)]})
-    report = report_with(baseline, O1=run_with(falling(), 0.5), O2=run_with(falling(), 0.9))
-    report.environment["target"] = "accuracy=0.9"
-    advice.advise(report)
+    report = report_with(baseline, environment={"target": "accuracy=0.9"}, O1=run_with(falling(), 0.5))
     assert "No level reached the target, accuracy = 0.9." in report.advice.splitlines()
 
 
 def test_a_target_that_was_never_logged_is_unknown_and_the_names_that_are_known_are_listed():
-    report = report_with(O1=run_with(falling(), 0.5))
-    report.environment["target"] = "nosuch=0.9"
-    advice.advise(report)
+    report = report_with(environment={"target": "nosuch=0.9"}, O1=run_with(falling(), 0.5))
     assert found(report) is None and "not reached" not in to_text(report)
     assert "No metric 'nosuch' was logged; known: loss." in report.advice.splitlines()
 
 
 def test_long_series_are_smoothed_by_the_same_measure():
     losses = [value + 0.3 * math.sin(7.0 * step) for step, value in enumerate(falling(20000, 1 / 200))]
-    report = report_with(run_with(losses), O1=run_with(losses))
-    report.environment["target"] = "loss=3"
+    report = report_with(run_with(losses), environment={"target": "loss=3"}, O1=run_with(losses))
     assert found(report).steps[0] == pytest.approx(by_hand(losses, 3, 2000), rel=0.01)
 
 
