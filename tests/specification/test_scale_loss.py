@@ -150,6 +150,15 @@ def test_delay_overflow_check_unscales_and_leaves_scale_and_skip_alone(setting, 
     assert not amp.step_was_skipped(lab.optimizer)
 
 
+@each_setting
+def test_after_a_delayed_check_a_pass_with_the_check_answers_for_the_sum(setting, session):
+    lab = Lab(setting)
+    lab.backward(inject=float("nan"), delay_overflow_check=True)
+    lab.backward()
+    lab.optimizer.step()
+    assert amp.step_was_skipped(lab.optimizer)
+
+
 # -- overflow ----------------------------------------------------------------------------------------------------------
 
 
