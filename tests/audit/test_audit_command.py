@@ -73,22 +73,6 @@ def test_a_script_that_fails_is_one_clear_error(script):
     assert done.returncode == 1 and "has no attribute 'float33'" in done.stderr and done.stdout == ""
 
 
-@pytest.mark.parametrize(
-    "arguments, text",
-    [
-        ([], "no script given"),
-        (["--steps", "0", "x.py"], "whole number from 1 up"),
-        (["nothing.py"], "script not found"),
-        (["-"], "from stdin"),
-        (["--fail-on", "sometimes", "x.py"], "invalid choice"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line(arguments, text, capsys):
-    with pytest.raises(SystemExit) as left:
-        main(["audit"] + arguments)
-    assert left.value.code == 2 and text in capsys.readouterr().err
-
-
 REPAIR = """
 import sys, torch
 

@@ -10,7 +10,7 @@ from helpers.processes import ROOT, environment, python
 
 from ampcompat.abtest import Report
 from ampcompat.abtest.running import subprocess_child
-from ampcompat.cli import ab_options, main
+from ampcompat.cli import main
 from ampcompat.support.torch_compat import step_hooks
 
 AB = ("-m", "ampcompat", "ab")
@@ -103,23 +103,7 @@ def test_each_level_is_a_row_and_failed_ones_have_their_error(script, tmp_path):
     assert sorted(os.listdir(str(tmp_path))) == ["report.json", "script.py"]
 
 
-def test_ctrl_c_prints_and_writes_what_was_measured(script, tmp_path):
-    saved, marker = tmp_path / "report.json", tmp_path / "marker"
-    source = TRAINING + f"    if step == 3:\n        open({str(marker)!r}, 'w').close()\n"
-    command = "--levels", "O0,O2", "--json", saved, script(source), "1000", "0.05"
-    done = forked.run(forked.ab, *command, interrupt_at=marker)
-    printed, progress_lines = done.stdout, done.stderr
-    assert done.returncode == 130, progress_lines
-    assert "interrupted after" in progress_lines and "only the baseline was run" in printed
-    report = Report.from_json(saved.read_text())
-    assert list(report.runs) == ["O0"]
-    assert report.runs["O0"].status == "interrupted" and report.runs["O0"].error == "interrupted"
-    assert len(report.runs["O0"].loss) >= 3
-    goes_on = f"continue with: ampcompat ab --levels O0,O2 --resume {saved} "
-    assert f"wrote {saved}\n" + goes_on in progress_lines
-
-
-def test_levels_of_a_distributed_script_run_under_its_launcher(script):
+def test_a_distributed_script_for_cuda_runs_under_its_launcher_on_another_device(script):
     pytest.importorskip("torch.distributed.run", reason="this torch has no torchrun")
     path = script(
         """
@@ -127,41 +111,22 @@ def test_levels_of_a_distributed_script_run_under_its_launcher(script):
         from apex import amp
         from apex.parallel import DistributedDataParallel
 
-        torch.distributed.init_process_group("gloo")
-        model = torch.nn.Linear(4, 1)
+        torch.distributed.init_process_group("nccl")
+        if torch.distributed.get_rank() == 0:
+            print("the script's own line")
+        model = torch.nn.Linear(4, 1).cuda()
         model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01))
         model = DistributedDataParallel(model)
         while True:
             optimizer.zero_grad()
-            with amp.scale_loss(model(torch.randn(3, 4)).pow(2).mean(), optimizer) as scaled_loss:
+            with amp.scale_loss(model(torch.randn(3, 4, device="cuda")).pow(2).mean(), optimizer) as scaled_loss:
                 scaled_loss.backward()
             optimizer.step()
         """
     )
     launcher = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node 2"
-    done = python(*(AB + ("--levels", "O0", "--steps", "3", "--no-control", "--launcher", launcher, path)))
-    assert done.returncode == 0, done.stderr
-    assert "O0: 3 steps" in done.stderr
-
-
-def test_a_script_for_cuda_is_compared_on_another_device(script):
-    path = script(
-        """
-        import torch
-        from apex import amp
-
-        print("the script's own line")
-        model = torch.nn.Linear(4, 1).cuda()
-        model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01))
-        while True:
-            optimizer.zero_grad()
-            with amp.scale_loss(model(torch.ones(3, 4, device="cuda")).pow(2).mean(), optimizer) as scaled_loss:
-                scaled_loss.backward()
-            optimizer.step()
-        """
-    )
-    options = ("--device", "cpu", "--levels", "O0", "--steps", "3", "--no-control", "--verbose")
-    done = python(*(AB + options + (path,)))
+    options = ("--device", "cpu", "--levels", "O0", "--steps", "3", "--no-control", "--verbose", "--launcher", launcher)
+    done = python(*AB, *options, path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("the script's own line\n")
     assert "O0: 3 steps" in done.stderr and "cpu (threads: " in done.stdout
@@ -190,6 +155,8 @@ def test_if_every_level_fails_the_exit_code_is_one(script, source, says):
     assert "O2: failed: " in printed and "O1" not in printed and says in printed and printed.count("failed: ") == 1
     assert ("The other levels were not run" in printed) == never
     assert "No advice" in printed
+    (row,) = [line for line in printed.splitlines() if line.startswith("O2  ")]
+    assert set(row.split()[2:]) == {"-"}
 
 
 @pytest.mark.skipif(not step_hooks.exist(), reason="this torch has no hooks of all optimizers: scripts without amp")
@@ -244,52 +211,22 @@ def test_a_file_that_several_runs_saved_is_named_with_its_last_run(script, tmp_p
         assert text + apart in printed and printed.count(apart) == 1
 
 
-def test_a_script_with_a_syntax_error_is_not_run(script, error_line):
-    path = script("import torch\n\nfor step in range(3)\n    pass\n")
-    told = error_line("ab", path)
-    assert f"{path}, line 3: SyntaxError: " in told and "for step in range(3)" in told
-
-
-def test_a_run_that_failed_before_its_first_step_has_no_numbers_in_its_row(script):
-    done = run_ab("--levels", "O0", "--no-control", script("import sys; sys.exit(3)"))
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("unchanged  ")]
-    assert set(row.split()[2:]) == {"-"}
-
-
-@pytest.mark.parametrize("results, code", [("failed", 3), ("refuted", 0)])
-def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, tmp_path, results, code):
+def test_a_pipeline_fails_on_a_result_and_tables_are_written(script, tmp_path):
     markdown, latex = tmp_path / "table.md", tmp_path / "table.tex"
-    options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", results, "--markdown", markdown, "--latex", latex)
+    options = ("--levels", "O1", "--tolerance", "0.1", "--fail-on", "failed", "--markdown", markdown, "--latex", latex)
     done = run_ab(*(options + ("--no-memory", "--no-diagnose", script(TRAINING), 5, 0)))
-    assert done.returncode == code, done.stderr
-    assert ("ampcompat ab: --fail-on: failed: O1\n" in done.stderr) == (code == 3)
+    assert done.returncode == 3 and "ampcompat ab: --fail-on: failed: O1\n" in done.stderr, done.stderr
     assert "O1: equivalence within 10 % is not shown with 1 seed" in done.stdout
     assert "| O1 | failed |" in markdown.read_text() and latex.read_text().count(" & failed & ") == 1
     assert f"wrote {markdown}\nwrote {latex}\n" in done.stderr
-
-
-def test_repeats_have_seeds_of_their_own_and_are_averaged(script, tmp_path):
-    saved = tmp_path / "report.json"
-    path = script(TRAINING.replace("raise ValueError", "(int)").replace("os.kill(os.getpid(), 9)", "pass"))
-    options = ("--levels", "O2", "--repeats", 2, "--json", saved, "--no-memory", "--no-diagnose")
-    done = run_ab(*(options + (path, 4, 0)))
-    assert done.returncode == 0, done.stderr
-    assert " \u00b1 " in done.stdout and "arguments" not in done.stdout
-    assert "O0 seed 2 (run 3 of 4): 4 steps" in done.stderr
-    report = Report.from_json(saved.read_text())
-    assert list(report.runs) == ["O0", "O2"]
-    assert report.runs["O0"].loss[0] != report.runs["O0"].repeats[0].loss[0]
-    assert report.runs["O2"].loss[0][2] == pytest.approx(report.runs["O0"].loss[0][2], rel=1e-2)
-    assert report.runs["O0"].memory.peak_total is None
 
 
 needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which stands in for half, does not overflow")
 
 
 @needs_half
-@pytest.mark.parametrize("details", [(), ("--details",)])
-def test_the_module_that_overflows_and_the_next_command_are_named(details):
-    done = run_ab(*(details + ("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))))
+def test_the_module_that_overflows_and_the_next_command_are_named():
+    done = run_ab("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
     assert "step 20, O2: " in printed and "came first" in printed
@@ -307,27 +244,9 @@ def test_a_nan_loss_of_the_baseline_rejects_no_other_level():
     assert "No advice: the baseline O0 is not a usable reference: its loss is nan from step 12 on" in printed
 
 
-def test_a_rank_that_no_launcher_sets_is_an_error_before_the_first_run(error_line, script):
-    assert "add --launcher 'torchrun" in error_line("ab", script(""), "--local_rank={local_rank}")
-
-
 def test_under_a_launcher_the_error_names_the_option(monkeypatch, error_line, script):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "--launcher" in error_line("ab", script(""))
-
-
-def test_a_page_without_its_library_is_an_error_before_anything_runs(script, error_line, monkeypatch):
-    monkeypatch.setattr(ab_options.renderer, "is_installed", lambda: False)
-    assert "pip install 'vl-convert-python>=1.9' jinja2" in error_line("ab", "--html", "x.html", script(""))
-
-
-def test_the_parent_process_does_not_import_torch():
-    done = python(
-        "-c",
-        "import sys, ampcompat.cli.ab_command, ampcompat.abtest.running.subprocess_supervisor\n"
-        "print('torch' in sys.modules)",
-    )
-    assert done.stdout == "False\n", done.stderr
 
 
 # -- the process of a script -------------------------------------------------------------------------------------------
@@ -371,7 +290,7 @@ for _ in range(4):
 """
 
 
-@pytest.mark.skipif(precision.IS_STAND_IN, reason="the stand-in for float16 does not overflow")
+@needs_half
 def test_of_four_steps_the_report_names_the_layer_that_overflows_and_the_command_of_the_user(script):
     options = ("--levels", "O0,O2,O3", "--no-control", "--steps", "4", "--timing-steps", "0")
     done = python(*AB, *options, script(OVERFLOWS), "7")  # in a forked process, the command would be that of the tests

@@ -4,14 +4,13 @@ import argparse
 import inspect
 import json
 import os
-import runpy
 import signal
 import sys
 import time
 
 import pytest
 from helpers import forked, half_kernels, precision
-from helpers.processes import ROOT, environment
+from helpers.processes import environment
 
 from ampcompat import amp
 from ampcompat.abtest import Report
@@ -20,28 +19,29 @@ from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.cli import ab_command, ab_options, ab_runs, ab_variants, main
 from ampcompat.support.torch_compat import features
 
-SCRIPTS = os.path.join(ROOT, "tests", "scripts")
-
 
 class MadeRun(ab_runs.SubprocessRun):
     """A run that ends at once, with losses that its seed and repeat determine; ``begun`` lists all of them.
 
-    ``timed`` lists the short runs for times.
+    ``timed`` lists the short runs for times, and ``names`` the names of both.
     """
 
-    begun, timed = [], []
+    begun, timed, names = [], [], []
     broken = ()  # labels of runs that fail
     took = 0.0  # seconds
     versions = {"torch": "2.0", "device": "cpu"}
 
     def run_to_end(self, on_event):
         label, base = self.planned.label, self.planned.seed + 10 * self.planned.repeat
-        (self.timed if "-timing-" in self.name else self.begun).append(label)
+        is_short = "-timing-" in self.name
+        (self.timed if is_short else self.begun).append(label)
+        self.names.append(self.name)
         self.environment, self.seconds = dict(self.versions), self.took
         self.run.identity.update(self.versions)
         on_event({"environment": self.versions})
         self.run.loss = [(step, 0, base + 1.0 / (step + 1)) for step in range(30)]
-        self.run.scale, self.run.step_seconds = [(step, 0, 1.0) for step in range(30)], [0.01] * 30
+        self.run.scale = [(step, 0, 1.0) for step in range(30)]
+        self.run.step_seconds = [0.5 if is_short else 0.01] * 30
         if label in self.broken:
             self.run.status, self.run.error = "failed", "ValueError: made to fail"
 
@@ -50,8 +50,8 @@ class MadeRun(ab_runs.SubprocessRun):
 def begun(monkeypatch):
     """Return the labels of the runs that ``ab`` begins, which are made and not trained."""
     monkeypatch.setattr(ab_runs, "SubprocessRun", MadeRun)
-    monkeypatch.setattr(MadeRun, "begun", [])
-    monkeypatch.setattr(MadeRun, "timed", [])
+    for name in ("begun", "timed", "names"):
+        monkeypatch.setattr(MadeRun, name, [])
     return MadeRun.begun
 
 
@@ -93,7 +93,9 @@ def test_a_series_whose_report_cannot_be_written_goes_on_and_is_printed(begun, s
     assert f"wrote {other}\n" in told.err and other.read_text().startswith("| level")
 
 
-def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
+def test_runs_that_failed_are_done_again_and_without_the_baseline_the_exit_code_is_1(
+    begun, script, tmp_path, monkeypatch
+):
     path = tmp_path / "report.json"
     monkeypatch.setattr(MadeRun, "broken", ("O1",))
     ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script])
@@ -101,8 +103,12 @@ def test_runs_that_failed_are_done_again(begun, script, tmp_path, monkeypatch):
     del begun[:]
     assert ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script]) == 0
     assert begun == ["O1"]
-    assert [run.status for run in Report.load(str(path)).runs.values()] == ["ok", "ok"]
-    assert len(Report.load(str(path)).runs["O0"].repeats) == 1
+    report = Report.load(str(path))
+    assert [run.status for run in report.runs.values()] == ["ok", "ok"] and len(report.runs["O0"].repeats) == 1
+    report.runs["O0"].status = "failed"
+    report.save(str(path))
+    monkeypatch.setattr(MadeRun, "broken", ("O0",))
+    assert ab_command.ab(["--resume", str(path), "--levels", "O0,O1", script]) == 1
 
 
 def test_a_baseline_that_fails_ends_the_series(begun, script, capsys, monkeypatch):
@@ -110,17 +116,6 @@ def test_a_baseline_that_fails_ends_the_series(begun, script, capsys, monkeypatc
     assert ab_command.ab(["--levels", "O0,O1,O2,O3", script]) == 1
     assert begun == ["O0"]
     assert "No advice: the baseline O0 failed, so that there is nothing to compare with." in capsys.readouterr().out
-
-
-def test_the_exit_code_is_1_if_the_baseline_failed_and_others_did_not(begun, script, tmp_path, monkeypatch):
-    path = tmp_path / "report.json"
-    command = ["--resume", str(path), "--levels", "O0,O1", "--timing-steps", "0", script]
-    assert ab_command.ab(command) == 0
-    report = Report.load(str(path))
-    report.runs["O0"].status = "failed"
-    report.save(str(path))
-    monkeypatch.setattr(MadeRun, "broken", ("O0",))
-    assert ab_command.ab(command) == 1
 
 
 def test_a_dry_run_says_what_would_run(begun, script, capsys):
@@ -164,9 +159,8 @@ def test_there_are_fewer_rounds_where_a_run_trains_for_less_time_than_it_starts(
         (["--seed", "3"], None, "seed was 0, is 3 (O0, O0 seed 2)"),
         (["--steps", "5"], None, "steps was None, is 5"),
         (["--backend", "patched", "--no-memory"], None, "options was "),
-        (["--baseline", "O0", "--variant", "O0x: --opt-level O1"], None, None),
     ],
-    ids=["script", "seed", "steps", "options", "none"],
+    ids=["script", "seed", "steps", "options"],
 )
 def test_a_file_of_another_command_is_one_error_and_stays(
     begun, script, tmp_path, capsys, error_line, options, changed, says
@@ -178,10 +172,6 @@ def test_a_file_of_another_command_is_one_error_and_stays(
         with open(script, "w") as file:
             file.write(changed)
     del begun[:]
-    if says is None:
-        ab_command.ab(["--resume", str(path)] + options + [script])
-        assert begun == ["O0x"]
-        return
     capsys.readouterr()
     said = error_line("ab", "--resume", path, "--levels", "O0", *options, script)
     assert says in said and begun == [] and path.read_bytes() == content
@@ -210,17 +200,43 @@ def test_the_script_of_a_module_is_found_without_importing_its_package(tmp_path,
     assert one["arguments"] == two["arguments"] == ["x"] and one["script"] != two["script"]
 
 
-def test_a_series_that_is_killed_and_resumed_has_the_losses_of_one_that_is_not(monkeypatch, capfd):
-    for name, value in environment(**half_kernels.stand_in()).items():
-        monkeypatch.setenv(name, value)
-    tried = runpy.run_path(os.path.join(SCRIPTS, "kill_and_resume.py"))
-    forked.run(print)  # the time that the server takes to start is not that of a series
-    assert tried["main"](["--moments", "1", "--repeats", "1"], start_forked) == 0, capfd.readouterr()
+def test_a_series_that_is_killed_and_resumed_has_the_losses_of_one_that_is_not(tmp_path):
+    env, begun = environment(**half_kernels.stand_in()), tmp_path / "begun"
+    (tmp_path / "training.py").write_text(SECOND_RUN_WAITS)
+    whole, path, script = (str(tmp_path / name) for name in ("whole.json", "report.json", "training.py"))
+    command = ["--levels", "O0,O2", "--no-control", "--no-memory", "--no-diagnose", "--timing-steps", "0"]
+    resuming = command + ["--resume", path, script, begun]
+    process = forked.Forked(forked.ab, *resuming, env=env)
+    _wait_until(lambda: begun.exists() and begun.read_text() == "O0\nO2\n")
+    process.kill()
+    process.wait()
+    assert list(Report.load(path).runs) == ["O0"]
+    for each in (resuming, command + ["--json", whole, script, tmp_path / "nothing waits"]):
+        done = forked.run(forked.ab, *each, env=env)
+        assert done.returncode == 0, done.stderr
+    assert begun.read_text() == "O0\nO2\nO2\n"
+    expected, found = ({level: run.loss for level, run in Report.load(each).runs.items()} for each in (whole, path))
+    assert found == expected and [len(losses) for losses in found.values()] == [25, 25]
 
 
-def start_forked(command, **outputs):
-    """Do what ``subprocess.Popen([INTERPRETER, "-m", "ampcompat", "ab", …])`` does; what it prints is lost."""
-    return forked.Forked(forked.ab, *command[4:])
+SECOND_RUN_WAITS = """
+import os, sys, time
+import torch
+from apex import amp
+
+with open(sys.argv[1], "a+") as begun:
+    begun.write(os.environ["AMPCOMPAT_OPT_LEVEL"] + "\\n")
+    begun.seek(0)
+    runs = len(begun.readlines())
+time.sleep(600 if runs == 2 and sys.argv[1].endswith("begun") else 0)
+model = torch.nn.Linear(4, 1)
+model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_scale=8.0)
+for step in range(25):
+    optimizer.zero_grad()
+    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+"""
 
 
 # -- variants ----------------------------------------------------------------------------------------------------------
@@ -312,17 +328,8 @@ def test_variants_run_with_their_options_and_one_that_cannot_start_costs_its_own
 # -- times, and the end of a series ------------------------------------------------------------------------------------
 
 
-def test_speeds_are_those_of_short_runs_in_turn_and_every_run_has_its_own_name(begun, script, tmp_path, monkeypatch):
-    names = []
-
-    class Named(MadeRun):
-        def run_to_end(self, on_event):
-            names.append(self.name)
-            super().run_to_end(on_event)
-            self.run.step_seconds = [0.01 if self.planned.steps is None else 0.5] * 30
-
-    monkeypatch.setattr(ab_runs, "SubprocessRun", Named)
-    path, rows = tmp_path / "report.json", ["O0", "O1", "O2", "O3", "O4"]
+def test_speeds_are_those_of_short_runs_in_turn_and_every_run_has_its_own_name(begun, script, tmp_path):
+    names, path, rows = MadeRun.names, tmp_path / "report.json", ["O0", "O1", "O2", "O3", "O4"]
     assert ab_command.ab(["--levels", ",".join(rows), "--json", str(path), script]) == 0
     report = Report.load(str(path))
     assert list(report.runs) == rows and len(report.runs["O0"].repeats) == 1
@@ -354,26 +361,30 @@ def test_short_runs_take_turns_and_a_resumed_series_repeats_only_rounds_that_a_r
     assert timed == ["O0", "O1", "O2", "O2", "O1", "O0", "O0", "O1", "O2"]
 
 
-def test_ctrl_c_ends_the_series_and_what_is_finished_is_written(script, tmp_path):
+def test_ctrl_c_ends_the_series_and_what_was_measured_is_printed_and_written(script, tmp_path):
     with open(script, "w") as file:
         file.write(
             "import os, sys, time, torch\n"
             "from apex import amp\n"
             "model = torch.nn.Linear(4, 1)\n"
             "model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.01), loss_scale=8.0)\n"
-            "open(sys.argv[1] + str(torch.initial_seed()), 'w').close()\n"
             "for step in range(4 if torch.initial_seed() == 0 else 10**6):\n"
             "    with amp.scale_loss(model(torch.randn(3, 4)).float().pow(2).mean(), optimizer) as scaled_loss:\n"
             "        scaled_loss.backward()\n"
             "    optimizer.step()\n"
+            "    open(sys.argv[1] + str(torch.initial_seed()) + '.' + str(step), 'w').close()\n"
             "    time.sleep(0.01)\n"
         )
-    saved, marker = tmp_path / "report.json", str(tmp_path / "begun")
+    saved, marker = tmp_path / "report.json", str(tmp_path / "made")
     command = "--levels", "O0", "--repeats", "3", "--no-memory", "--json", saved, script, marker
-    done = forked.run(forked.ab, *command, interrupt_at=marker + "1000003")  # the second run has begun
+    done = forked.run(forked.ab, *command, interrupt_at=marker + "1000003.3")  # in the second run
     assert done.returncode == 130, done.stderr
+    assert "interrupted after" in done.stderr and "only the baseline was run" in done.stdout
+    goes_on = f"continue with: ampcompat ab --levels O0 --repeats 3 --no-memory --resume {saved} "
+    assert f"wrote {saved}\n" + goes_on in done.stderr
     run = Report.load(str(saved)).runs["O0"]
-    assert [each.status for each in [run] + run.repeats] == ["ok", "interrupted"]
+    assert [(each.status, each.error) for each in [run] + run.repeats] == [("ok", None), ("interrupted", "interrupted")]
+    assert len(run.repeats[0].loss) >= 3
 
 
 def test_options_that_exclude_each_other_exist():

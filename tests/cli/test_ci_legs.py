@@ -17,7 +17,7 @@ from ampcompat.support.torch_compat import features
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-needs_bash = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
+HAS_BASH = sys.platform != "win32" and shutil.which("bash")
 
 #: What stands for nox. What it does in a session is in a file, with $leg, $rest (the arguments of pytest) and, while it
 #: installs, $installing.
@@ -79,6 +79,8 @@ def every_torch():
 @pytest.fixture
 def run_legs(tmp_path, monkeypatch, capsys):
     """Return a function that runs legs whose sessions are a shell script; it returns (exit code, printed lines)."""
+    if not HAS_BASH:
+        pytest.skip("needs bash")
     legs = load("legs")
     monkeypatch.setattr(legs, "PAUSES", (0.1, 0.1, None))
     monkeypatch.setattr(legs, "nox", lambda *arguments: ["sh", str(tmp_path / "nox"), *arguments])
@@ -280,7 +282,6 @@ OUTCOMES = [
 ]
 
 
-@needs_bash
 @pytest.mark.parametrize("session, leg, code, printed, last", OUTCOMES)
 def test_a_leg_is_told_to_have_passed_failed_or_not_been_run(run_legs, session, leg, code, printed, last):
     found, lines = run_legs(session, leg)
@@ -288,7 +289,6 @@ def test_a_leg_is_told_to_have_passed_failed_or_not_been_run(run_legs, session, 
     assert [line for line in printed if lines.count(line) != 1] == []
 
 
-@needs_bash
 def test_the_legs_after_one_with_a_thousand_failures_are_run(run_legs):
     failures = "echo '= FAILURES ='; seq -f 'assertion %099.f' 9999; echo '= short test summary info ='"
     session = f"[ $installing ] || {{ echo torch 1 / python 3; [ $leg = torch-1.12.1 ] || {{ {failures}; exit 1; }}; }}"
@@ -300,7 +300,6 @@ def test_the_legs_after_one_with_a_thousand_failures_are_run(run_legs):
 CANNOT_FETCH = "its packages cannot be fetched"
 
 
-@needs_bash
 @pytest.mark.parametrize(
     "session, free_gb, reason",
     [
@@ -320,26 +319,19 @@ def test_a_leg_that_cannot_be_installed_here_is_said_not_to_be_run(run_legs, tmp
         assert attempts.read_text().split() == ["attempt"] * 3 and session.split("'")[1] in lines
 
 
-@needs_bash
-def test_a_leg_is_installed_while_the_tests_of_the_leg_before_run(run_legs, tmp_path):
-    log = tmp_path / "installed"
+def test_a_leg_has_temporary_files_of_its_own_and_is_installed_while_the_leg_before_is_tested(run_legs, tmp_path):
+    log, folders = tmp_path / "installed", tmp_path / "folders"
     session = f"""
+        mktemp -d >>{folders}
         if [ $installing ]; then echo $leg >>{log}; exit; fi
         until [ "$(wc -l <{log})" = 2 ]; do sleep 0.1; done; {TESTS}
     """
     code, lines = run_legs(session, "torch-1.5.1", "torch-1.12.1")
     assert lines.count("leg torch 1 / python 3: 1 passed in 1s") == 2 and code == 0
+    found = {pathlib.Path(line).parent for line in folders.read_text().split()}
+    assert found == {tmp_path / "root" / "t0", tmp_path / "root" / "t1"}
 
 
-@needs_bash
-def test_a_leg_has_temporary_files_of_its_own_which_end_with_it(run_legs, tmp_path):
-    session = f"mktemp -d >>{tmp_path}/folders; {TESTS}"
-    code, _ = run_legs(session, "torch-1.5.1", "torch-1.12.1")
-    folders = {pathlib.Path(line).parent for line in (tmp_path / "folders").read_text().split()}
-    assert code == 0 and folders == {tmp_path / "root" / "t0", tmp_path / "root" / "t1"}
-
-
-@needs_bash
 def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends_on_torch(run_legs, tmp_path):
     legs = ["main"] + ["torch-" + release for release in (OLDEST, "1.5.1", OTHERS[0], NEWEST, *BY_HAND[:1])]
     code, lines = run_legs(f'[ $installing ] || echo "$leg $rest" >>{tmp_path}/log; {TESTS}', *legs)
@@ -348,7 +340,6 @@ def test_releases_between_the_oldest_and_the_newest_are_tested_with_what_depends
     assert {given[leg] for leg in legs} == {"--torch-dependent", ""}
 
 
-@needs_bash
 def test_the_hash_of_the_commit_chooses_one_more_release(run_legs, monkeypatch):
     legs = load("legs")
     output = legs.output
@@ -360,7 +351,7 @@ def test_the_hash_of_the_commit_chooses_one_more_release(run_legs, monkeypatch):
     assert f"leg drawn by commit {COMMIT[:10]}: {leg} (.ci/run {leg} runs it again)" in lines
 
 
-@needs_bash
+@pytest.mark.skipif(not HAS_BASH, reason="needs bash")
 @pytest.mark.parametrize("is_interrupted", [True, False])
 def test_the_command_runs_legs_and_leaves_no_process_and_no_file_behind(tmp_path, is_interrupted):
     pid = tmp_path / "pid"

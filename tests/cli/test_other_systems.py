@@ -20,20 +20,15 @@ def windows(monkeypatch):
 
 
 def test_without_exec_run_waits_for_the_script_and_leaves_ctrl_c_to_it(windows, monkeypatch):
-    calls = []
-    monkeypatch.setattr(
-        run_command.subprocess, "call", lambda command: calls.append(signal.getsignal(signal.SIGINT)) or 7
-    )
-    before = signal.getsignal(signal.SIGINT)
-    assert run_command._exec([sys.executable, "script.py"]) == 7
-    assert calls == [signal.SIG_IGN] and signal.getsignal(signal.SIGINT) is before
-
-
-def test_without_exec_a_command_that_cannot_start_leaves_the_handler_as_it_was(windows, monkeypatch):
-    before = signal.getsignal(signal.SIGINT)
+    calls, before = [], signal.getsignal(signal.SIGINT)
     with pytest.raises(OSError):
         run_command._exec(["/no/such/interpreter"])
     assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(
+        run_command.subprocess, "call", lambda command: calls.append(signal.getsignal(signal.SIGINT)) or 7
+    )
+    assert run_command._exec([sys.executable, "script.py"]) == 7
+    assert calls == [signal.SIG_IGN] and signal.getsignal(signal.SIGINT) is before
 
 
 def test_output_may_be_in_an_encoding_that_lacks_characters(monkeypatch):

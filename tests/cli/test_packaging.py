@@ -27,11 +27,6 @@ def read(*path):
         return file.read()
 
 
-def readme_commands():
-    """Return the README's indented command lines."""
-    return [line[4:] for line in read("README.md").splitlines() if line.startswith("    pip install ")]
-
-
 def torch_releases():
     """Return the releases of torch that have a leg, oldest first."""
     lines = read(".ci", "torch_versions.txt").splitlines()
@@ -132,9 +127,10 @@ def test_the_version_is_the_newest_release_of_the_changelog_and_the_citation():
 
 def test_the_readme_is_short_begins_with_the_installation_and_ends_with_the_command_of_the_tests():
     assert len(read("README.md").splitlines()) <= 130
-    first, last = readme_commands()
-    assert first.startswith("pip install . ")
-    assert last == "pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
+    lines = read("README.md").splitlines()
+    first, last = [line for line in lines if line.startswith("    pip install ")]
+    assert first.startswith("    pip install . ")
+    assert last == lines[-1] == "    pip install torch==2.13.0 -e '.[test]' && python -m pytest -n auto --dist loadfile"
 
 
 def test_the_readmes_levels_are_those_of_the_table():

@@ -33,10 +33,6 @@ def test_the_table_is_printed(files, capsys, monkeypatch):
     assert capsys.readouterr().out == to_text(report, 100) + "\n"
 
 
-def test_more_than_one_report_is_a_wrong_command_line(files, error_line):
-    assert "unrecognized arguments: " + files[1] in error_line("report", *files)
-
-
 def test_a_report_is_written_again(files, capsys, tmp_path):
     new = str(tmp_path / "new.json")
     assert main(["report", files[0], "--target", "loss=0.1", "--json", new]) == 0
@@ -75,14 +71,6 @@ def test_a_file_that_is_not_a_report_is_named_in_one_line(error_line, tmp_path, 
     path.write_text(content)
     said = error_line("report", path)
     assert "bad.json: " in said and says in said
-
-
-def test_files_that_cannot_be_read_or_written_are_named(error_line, files, tmp_path):
-    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    assert "not UTF-8 text" in error_line("report", tmp_path / "binary.json")
-    skip_without_report_extra()
-    for option in ("--html", "--png"):
-        assert "cannot write" in error_line("report", files[0], option, tmp_path / "absent" / "page.png")
 
 
 def test_without_the_library_the_line_says_what_to_install(error_line, files, monkeypatch, tmp_path):

@@ -2,9 +2,7 @@
 
 import pytest
 from helpers import forked, half_kernels
-from helpers.processes import environment, run_in_process
-
-import ampcompat
+from helpers.processes import environment
 
 SCRIPT = """
 import torch
@@ -23,37 +21,22 @@ print("the script ends")
 """
 
 
-@pytest.fixture(params=["dynamic", 1.0])
-def path(request, tmp_path):
-    """Return the path of the script with a loss scale."""
-    path = tmp_path / "script.py"
-    path.write_text(SCRIPT.format(scale=request.param))
-    return path
-
-
-def check(printed, happened):
-    said = printed.partition("the script ends")
-    (line,) = [line for line in "".join(said).splitlines() if line.startswith("ampcompat: step 2 (loss scaler 0)")]
+@pytest.mark.parametrize("scale, happened", [("dynamic", "was skipped."), (1.0, "was not skipped despite inf or nan")])
+def test_a_script_is_diagnosed_without_a_change_until_its_process_ends(tmp_path, scale, happened):
+    printed = run(tmp_path, scale, "--diagnose").partition("the script ends")
+    (line,) = [line for line in "".join(printed).splitlines() if line.startswith("ampcompat: step 2 (loss scaler 0)")]
     assert happened in line and "The loss was nan although" in line
-    assert "ampcompat: of 4 backward passes 1 had inf or nan: 1 as in step 2 (nan in the loss)." in said[2]
+    assert "ampcompat: of 4 backward passes 1 had inf or nan: 1 as in step 2 (nan in the loss)." in printed[2]
 
 
-@pytest.mark.parametrize("path", ["dynamic"], indirect=True)
-def test_a_script_is_diagnosed_without_a_change_until_its_process_ends(path):
-    done = forked.run(forked.command, "--diagnose", path, env=environment(**half_kernels.stand_in()))
-    assert done.returncode == 0, done.stderr
-    check(done.stdout, "was skipped.")
-
-
-@pytest.mark.parametrize("path", [1.0], indirect=True)
-def test_with_a_static_scale_it_says_that_the_step_was_done(path, capsys, monkeypatch):
-    run_in_process(monkeypatch, "--diagnose", path)
-    ampcompat.reset()
-    check(capsys.readouterr().out, "was not skipped despite inf or nan")
-
-
-def test_without_the_option_nothing_is_printed(path, capsys, monkeypatch):
-    run_in_process(monkeypatch, path)
-    ampcompat.reset()
-    printed = capsys.readouterr().out
+def test_without_the_option_nothing_is_printed(tmp_path):
+    printed = run(tmp_path, "dynamic")
     assert "the script ends" in printed and "ampcompat:" not in printed
+
+
+def run(folder, scale, *options):
+    """Return what the script prints with a loss scale and options."""
+    (folder / "script.py").write_text(SCRIPT.format(scale=scale))
+    done = forked.run(forked.command, *options, folder / "script.py", env=environment(**half_kernels.stand_in()))
+    assert done.returncode == 0, done.stderr
+    return done.stdout

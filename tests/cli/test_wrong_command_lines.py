@@ -17,12 +17,14 @@ from ampcompat.support.torch_compat import fake_tensors, features
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Return the working folder: a script, a link to it, a report and a damaged file."""
+    """Return the working folder: a script, a link to it, one with an error, a report and damaged files."""
     (tmp_path / "t.py").write_text("from apex import amp\nmodel = amp.initialize(model)\n")
     (tmp_path / "plan").mkdir()
     for path in (tmp_path / "r.json", tmp_path / "plan" / "O0.json"):
         good_report(20).save(str(path))
     (tmp_path / "c.pt").write_bytes(b"PK")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "broken.py").write_text("import torch\n\nfor step in range(3)\n    pass\n")
     (tmp_path / "link.py").symlink_to("t.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -43,9 +45,12 @@ NO_COMMAND = [
     ("--steps 5 ab t.py", "come after it: ampcompat ab --steps 5 t.py\n"),
     ("--levels O0,O1 t.py", "come after it: ampcompat COMMAND --levels O0,O1 t.py\n"),
 ]
-RUN = [
+SCRIPTS = [
     ("", "no script given"),
     ("nowhere.py", "script not found: 'nowhere.py'"),
+    ("-", "a script from stdin cannot be"),
+]
+RUN = [
     (".", "is a directory"),
     ("-m", "no module given"),
     ("-m no_such_module_anywhere", "no module named 'no_such_module_anywhere'"),
@@ -66,12 +71,17 @@ RUN = [
     ("--stats-every 2 t.py", "needs a file to write to"),
     ("--stats-file f.csv t.py", "needs --stats-every N"),
     ("--op-stats-file none/f.json t.py", "the folder does not exist or is not writable"),
+    ("--device cuda t.py", "'cuda' (choose from"),
+    ("--device", "argument --device: expected one argument"),
+    ("t.py {local_rank}", "start this command with torchrun"),
+    ("t.py --out=runs/{local_rank}/weights", "start this command with torchrun"),
+]
+RUN += [
+    (f"--device {name} t.py", f"--device {name}: not available to this torch, only cpu")
+    for name in ("mps", "xpu")
+    if name not in features.available_devices()
 ]
 AB = [
-    ("", "no script given"),
-    ("nowhere.py", "script not found: 'nowhere.py'"),
-    ("-m no_such_module_anywhere", "no module named"),
-    ("-", "a script from stdin"),
     ("--levels O0,01 t.py", "the capital letter O, not the number zero"),
     ("--levels O1,O1 t.py", "contains a level twice"),
     ("--baseline O9 t.py", "'O9' is not one of"),
@@ -103,6 +113,9 @@ AB = [
     ("--variant 'x: script=nowhere.py' t.py", "script not found"),
     ("--variant 'x: --opt-level O9' t.py", "'O9' is not one of"),
     ("--variant 'unchanged: --opt-level O1' t.py", "have the name 'unchanged'"),
+    ("t.py --local_rank={local_rank}", "add --launcher 'torchrun"),
+    ("broken.py", "broken.py, line 3: SyntaxError: "),
+    ("broken.py --lr 1", ": for step in range(3)\n"),
 ]
 GATES = [
     ("--fail-on refuted", "--fail-on refuted needs --tolerance, such as --tolerance 0.01"),
@@ -111,12 +124,10 @@ GATES = [
     ("--tolerance 0", "is not a share between 0 and 1"),
 ]
 FORECAST = [
-    ("", "no script given"),
     ("--steps 1 t.py", "whole number from 2 up"),
-    ("nothing.py", "script not found"),
     ("--json /nowhere/at/all.json t.py", "cannot write"),
-    ("-", "from stdin"),
 ]
+AUDIT = [("--steps 0 t.py", "whole number from 1 up"), ("--fail-on sometimes t.py", "invalid choice")]
 ESTIMATE = [
     ("t.py {batch}", "give --memory"),
     ("--memory 16 t.py", "GiB"),
@@ -136,10 +147,17 @@ OTHERS = [
     ("migrate t.py --write -o y", "choose one"),
     ("migrate t.py -o r.json", "r.json exists; give --force to replace it\n"),
     ("report absent.json", "cannot read"),
+    ("report r.json c.pt", "unrecognized arguments: c.pt"),
+    ("report binary.json", "cannot read binary.json: it is not UTF-8 text.\n"),
+    ("report r.json --html absent/page.html", "cannot write"),
+    ("report r.json --png absent/page.png", "cannot write"),
 ]
 ROWS = NO_COMMAND + OTHERS
-for command, rows in {"run": RUN, "ab": AB, "forecast": FORECAST, "check": CHECK, "selftest": SELFTEST}.items():
+TABLES = {"run": RUN, "ab": AB, "forecast": FORECAST, "audit": AUDIT, "check": CHECK, "selftest": SELFTEST}
+for command, rows in TABLES.items():
     ROWS += [(command + " " + arguments, says) for arguments, says in rows]
+for command in ("run", "ab", "forecast", "audit"):
+    ROWS += [(f"{command} {arguments}", says) for arguments, says in SCRIPTS[: 2 if command == "run" else 3]]
 for command in ("ab {} t.py", "report r.json {}"):
     ROWS += [(command.format(arguments), says) for arguments, says in GATES]
 if importlib.util.find_spec("libcst") is not None:
@@ -172,11 +190,11 @@ ROWS += [(command, "; give another name\n") for command in OVERWRITING.strip().s
 @pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 @pytest.mark.parametrize("command, says", ROWS, ids=[command.strip() for command, _ in ROWS])
 def test_a_wrong_command_line_is_one_line_and_changes_no_file(folder, error_line, command, says):
-    before, (name, *_) = contents(folder), command.split()
+    before, variables, (name, *_) = contents(folder), dict(os.environ), command.split()
     line = error_line(*shlex.split(command))
     prefix = "ampcompat: error: " if (command, says) in NO_COMMAND else f"ampcompat {name}: error: "
     assert line.startswith(prefix) and says in line
-    assert contents(folder) == before
+    assert contents(folder) == before and dict(os.environ) == variables
 
 
 @pytest.mark.skipif(sys.version_info < (3, 8), reason="importlib.metadata is of Python 3.8")

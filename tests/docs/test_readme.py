@@ -56,11 +56,6 @@ def test_its_figures_are_those_of_the_results():
     assert f"takes {forward} times as long" in README and f"{least} to {most} times as long" in README
 
 
-def test_it_ends_with_the_command_that_noxfile_reads_from_it_to_run_the_tests():
-    command = README.splitlines()[-1]
-    assert re.match(r"    pip install torch==\S+ -e '\.\[test\]' && python -m pytest ", command), command
-
-
 def test_its_links_lead_to_files():
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
     assert [link for link in links if not os.path.exists(os.path.join(ROOT, link))] == []

@@ -6,9 +6,9 @@ import runpy
 import sys
 
 import pytest
-from helpers import forked, half_kernels
+from helpers import half_kernels
 from helpers.half_kernels import stand_in
-from helpers.processes import ROOT, environment, run_in_process
+from helpers.processes import ROOT, run_in_process
 
 from ampcompat.apex import install
 
@@ -39,17 +39,6 @@ def example(name):
 
 def numbers(pattern, output):
     return [float(found) for found in re.findall(pattern + r" *(-?[0-9.]+|nan|inf)", output)]
-
-
-def test_the_digits_are_learnt_from_the_command_line():
-    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    command = ("--opt-level", "O1", example(DIGITS), "--epochs", "6")
-    done = forked.run(forked.command, *command, env=environment(**stand_in("O1")))
-    assert done.returncode == 0, done.stderr
-    assert "Selected optimization level O1" in done.stdout
-    losses = numbers("loss", done.stdout)
-    assert len(losses) == 6 and losses[-1] < 0.1 * losses[0]
-    assert numbers("test accuracy:", done.stdout)[0] >= 97.0
 
 
 @pytest.mark.parametrize("level, dtypes", [("O0", ()), ("O1", WIDE), ("O2", WIDE)], ids=["O0", "O1", "O2"])
@@ -103,7 +92,8 @@ def test_a_static_loss_scale_from_the_command_line_counts(train, name):
 
 
 def test_examples_import_nothing_but_apex_torch_scikit_learn_and_the_standard_library():
-    for name in (DIGITS, TEXT, GAN, SPIRALS):
+    for name in (DIGITS, TEXT, GAN, SPIRALS, "imagenet.py"):
         with open(example(name), encoding="utf-8") as file:
-            imported = re.findall(r"^(?:import|from) (\w+)", file.read(), re.MULTILINE)
-        assert set(imported) <= {"argparse", "math", "os", "torch", "apex", "sklearn", "pydoc_data"}
+            imported = re.findall(r"^\s*(?:import|from) (\w+)", file.read(), re.MULTILINE)
+        others = {"shutil", "time", "numpy"} if name == "imagenet.py" else {"math", "sklearn", "pydoc_data"}
+        assert set(imported) <= {"argparse", "os", "torch", "apex"} | others
