@@ -14,7 +14,7 @@ from ampcompat.cli import main
 from ampcompat.support.torch_compat import step_hooks
 
 AB = ("-m", "ampcompat", "ab")
-SCRIPTS = os.path.join(ROOT, "tests", "scripts")
+OVERFLOW = os.path.join(ROOT, "tests", "scripts", "overflow.py")
 
 HAS_STEP_HOOKS = hasattr(sys.modules[torch.optim.Optimizer.__module__], "register_optimizer_step_post_hook")
 
@@ -226,17 +226,17 @@ needs_half = pytest.mark.skipif(precision.IS_STAND_IN, reason="float32, which st
 
 @needs_half
 def test_the_module_that_overflows_and_the_next_command_are_named():
-    done = run_ab("--levels", "O0,O2", os.path.join(SCRIPTS, "overflow.py"))
+    done = run_ab("--levels", "O0,O2", OVERFLOW)
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
     assert "step 20, O2: " in printed and "came first" in printed
-    command = "ampcompat forecast " + os.path.join(SCRIPTS, "overflow.py")  # which is not broken at spaces
+    command = "ampcompat forecast " + OVERFLOW  # which is not broken at spaces
     assert command in printed and "its loss is nan from step 20 on" in printed
     assert "Take O0" in printed
 
 
 def test_a_nan_loss_of_the_baseline_rejects_no_other_level():
-    done = run_ab("--details", "--levels", "O0,O2", os.path.join(SCRIPTS, "nan_input.py"))
+    done = run_ab("--details", "--levels", "O0,O2", OVERFLOW, "nan")
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
     # At O2 step 12 was skipped: its forward pass was repeated, since it had no hooks.

@@ -211,10 +211,10 @@ def test_a_series_that_is_killed_and_resumed_has_the_losses_of_one_that_is_not(t
     process.kill()
     process.wait()
     assert list(Report.load(path).runs) == ["O0"]
-    for each in (resuming, command + ["--json", whole, script, tmp_path / "nothing waits"]):
-        done = forked.run(forked.ab, *each, env=env)
-        assert done.returncode == 0, done.stderr
-    assert begun.read_text() == "O0\nO2\nO2\n"
+    resumed = forked.run(forked.ab, *resuming, env=env)
+    other = forked.run(forked.ab, *command, "--json", whole, script, tmp_path / "nothing waits", env=env)
+    assert resumed.returncode == other.returncode == 0, resumed.stderr + other.stderr
+    assert f"{path}: 1 of 2 runs kept" in resumed.stderr and "O0 (run" not in resumed.stderr
     expected, found = ({level: run.loss for level, run in Report.load(each).runs.items()} for each in (whole, path))
     assert found == expected and [len(losses) for losses in found.values()] == [25, 25]
 

@@ -1,4 +1,9 @@
-"""A script for Apex in which the output of the module ``scaled`` overflows float16 from step 20 on."""
+"""A script for Apex in which the output of the module ``scaled`` overflows float16 from step 20 on.
+
+With the argument "nan", its inputs contain nan from step 12 on, so that no level can train it.
+"""
+
+import sys
 
 import torch
 from apex import amp
@@ -37,7 +42,10 @@ def main(steps=40):
     for step in range(steps):
         model.scaled.factor = 1e6 if step >= 20 else 1.0
         x = torch.randn(64, 16)
-        loss = (model(x).float() - x.sum(1, keepdim=True)).pow(2).mean()
+        target = x.sum(1, keepdim=True)
+        if step >= 12 and "nan" in sys.argv:
+            x[3, 5] = float("nan")
+        loss = (model(x).float() - target).pow(2).mean()
         optimizer.zero_grad()
         with amp.scale_loss(loss, optimizer) as scaled_loss:
             scaled_loss.backward()
