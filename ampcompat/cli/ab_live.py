@@ -39,7 +39,8 @@ class LivePage:
             self._copies[label_of(level, repeat)] = _alone(run)
         self.version, self.last_was_sent, self._is_last = 0, threading.Event(), False
         self.path = f"/{secrets.token_urlsafe(16)}/"  # other users of the machine do not know it
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.live = self
         self._server.seen = -LAST_FETCH  # when a browser last requested the page
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -60,14 +61,14 @@ class LivePage:
     def update(self):
         """Show the steps that a run has made since it was last copied."""
         self._progress.update()
-        run, label = self._progress.running.run, self._label
+        run, label = self._progress.run, self._label
         is_due = time.monotonic() - self._copied >= INTERVAL
         if is_due and label in self._copies and len(run.step_seconds) > len(self._copies[label].step_seconds):
             self._show(run, status="interrupted", error="runs now")
 
     def end(self):
         """Show a run that has ended."""
-        self._show(self._progress.running.run)
+        self._show(self._progress.run)
         self._progress.end()
 
     def _show(self, run, **changes):
@@ -107,37 +108,37 @@ class _Server(ThreadingHTTPServer):
         """Print nothing about a client that went away."""
 
 
-def _handler(live):
-    class Handler(BaseHTTPRequestHandler):
-        timeout = CLIENT_TIMEOUT
+class _Handler(BaseHTTPRequestHandler):
+    """Answers a request for the page of ``server.live``, the ``LivePage``."""
 
-        def do_GET(self):
-            """Answer with the page, or with its version."""
-            hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
-            if (self.headers.get("Host") or "").lower() not in hosts:  # another site's name for this address
-                return self._answer(403, "text/plain", "not this host")
-            self.server.seen = time.monotonic()
-            if self.path == live.path + "version":
-                return self._answer(200, "text/plain", str(live.version))
-            if self.path == live.path:
-                page, is_last = live.page()
-                self._answer(200, "text/html; charset=utf-8", page)
-                return live.last_was_sent.set() if is_last else None
-            return self._answer(404, "text/plain", "not found")
+    timeout = CLIENT_TIMEOUT
 
-        def _answer(self, status, kind, text):
-            content = text.encode("utf-8")
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(content)
+    def do_GET(self):
+        """Answer with the page, or with its version."""
+        hosts = [f"{name}:{self.server.server_port}" for name in ("127.0.0.1", "localhost")]
+        if (self.headers.get("Host") or "").lower() not in hosts:  # another site's name for this address
+            return self._answer(403, "text/plain", "not this host")
+        live = self.server.live
+        self.server.seen = time.monotonic()
+        if self.path == live.path + "version":
+            return self._answer(200, "text/plain", str(live.version))
+        if self.path == live.path:
+            page, is_last = live.page()
+            self._answer(200, "text/html; charset=utf-8", page)
+            return live.last_was_sent.set() if is_last else None
+        return self._answer(404, "text/plain", "not found")
 
-        def log_message(self, *_):
-            """Print nothing: the terminal shows progress."""
+    def _answer(self, status, kind, text):
+        content = text.encode("utf-8")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(content)
 
-    return Handler
+    def log_message(self, *_):
+        """Print nothing: the terminal shows progress."""
 
 
 def _alone(run):

@@ -78,7 +78,7 @@ def test_a_run_that_has_ended_is_shown_as_it_ended_and_short_runs_are_not(live):
 def test_everything_is_handed_on_to_what_shows_progress(live):
     record(live, "O0")
     live.begin_phase(3, 20)
-    assert live.running.step == 3 and (live.runs, live.total) == (3, 20)
+    assert live.step == 3 and (live.runs, live.total) == (3, 20)
     live.end()
     assert "O0: 3 steps in" in live.stream.getvalue()
 

@@ -67,7 +67,7 @@ def test_the_estimate_counts_the_runs_that_wait_as_long_as_those_that_ran(monkey
         if run is runs[0]:
             shown.end()
     # At 1 s a step 5 s are left of this run of 10 s, and two others of (5 + 10) / 2 s.
-    assert (shown.running.label, shown.status()[:3:2]) == ("O0 (run 2 of 4)", ["6/11", "ETA 0:20 for all runs"])
+    assert (shown.label, shown.status()[:3:2]) == ("O0 (run 2 of 4)", ["6/11", "ETA 0:20 for all runs"])
     assert stream.getvalue() == "O0 (run 1 of 4): 6 steps in 0:05\n"
 
 
@@ -75,7 +75,7 @@ def test_runs_of_a_resumed_series_are_numbered_as_those_of_the_whole():
     shown = run_progress.Progress(io.StringIO(), runs=5, kept=2)
     for number in (3, 4):
         shown.begin("O1", Run(step_seconds=[1.0]))
-        assert shown.running.label == f"O1 (run {number} of 5)"
+        assert shown.label == f"O1 (run {number} of 5)"
         shown.end()
 
 
