@@ -196,13 +196,8 @@ def changes_version_or_memory(change):
     return model.weight is not before[0] or (model.weight._version, model.weight.data_ptr()) != before[1:]
 
 
-@paired(
-    "setting, change, grad, half_math",
-    SETTINGS,
-    [pytest.param(each, id=each.__name__) for each in SEEN],
-    [True, False],
-    ["on", "off"],
-)
+@paired("setting, change, grad", SETTINGS, [pytest.param(each, id=each.__name__) for each in SEEN], [True, False])
+@pytest.mark.parametrize("half_math", ["on", "off"])
 def test_change_within_a_forward_pass_is_seen(setting, change, grad, half_math, monkeypatch):
     monkeypatch.setenv(emulated_half_arithmetic.VARIABLE, half_math)  # off: autocast itself casts
     if not changes_version_or_memory(change):
