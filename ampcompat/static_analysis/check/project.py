@@ -200,7 +200,7 @@ class _Project:
                 data = files.read(path)
             except AmpError:
                 return None
-            return Source(path, data, code_files.PYTHON) if len(data) <= self._largest else None
+            return Source(path, data) if len(data) <= self._largest else None
         return self.sources[path]
 
     def _copies_of_apex(self):

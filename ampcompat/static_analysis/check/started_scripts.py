@@ -199,8 +199,9 @@ def chooses_device(nodes):
     for node in nodes:
         if isinstance(node, ast.Assert):
             demands |= {id(each) for each in ast.walk(node.test)}
-        elif isinstance(node, ast.If) and _is_not(node.test) and not node.orelse and ends_script(node.body[-1]):
-            demands |= {id(each) for each in ast.walk(node.test)}
+        elif isinstance(node, ast.If) and not node.orelse and ends_script(node.body[-1]):
+            is_negated = isinstance(getattr(node.test, "op", None), ast.Not)
+            demands |= {id(each) for each in ast.walk(node.test)} if is_negated else set()
     return any(id(node) not in demands and _asks_for_cuda(node) for node in nodes)
 
 
@@ -209,10 +210,6 @@ def _asks_for_cuda(node):
         return False
     name = dotted(node.func) or ""
     return name.endswith("cuda.is_available") or name.endswith("cuda.device_count")
-
-
-def _is_not(test):
-    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
 
 
 def launching(source):

@@ -79,8 +79,7 @@ def _optimizer(call, name, known, defaults):
     extra = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     extra.append("fused=torch.cuda.is_available()")
     added = cst.parse_expression("f({})".format(", ".join(extra))).args
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    args = [each if isinstance(each.comma, cst.Comma) else each.with_changes(comma=comma) for each in new.args]
+    args = [each if isinstance(each.comma, cst.Comma) else each.with_changes(comma=syntax.COMMA) for each in new.args]
     return new.with_changes(args=args + list(added))
 
 

@@ -3,9 +3,9 @@
 import ast
 import sys
 
-from ..reading.code_files import PYTHON
 from ..reading.names import dotted, inside, string
 from ..reading.source import Source
+from .parsed_script import indentation
 
 DEVICE = '"cuda" if torch.cuda.is_available() else "cpu"'
 _DEVICE = ast.dump(ast.parse(DEVICE, mode="eval").body)
@@ -65,7 +65,7 @@ def place_device(text, name):
 
 
 def _parsed(text):
-    return Source("", text.encode("utf-8"), PYTHON)
+    return Source("", text.encode("utf-8"))
 
 
 def _uses(node, around, variables):
@@ -88,8 +88,7 @@ def _line(statement):
 
 
 def _indentation(function, lines):
-    line = lines[_line(function.body[-1]) - 1]
-    return line[: len(line) - len(line.lstrip())]
+    return indentation(lines[_line(function.body[-1]) - 1])
 
 
 def _times_set(scope, name):

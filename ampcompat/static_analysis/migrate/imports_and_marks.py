@@ -6,11 +6,11 @@ import libcst as cst
 
 from ..reading.alias_names import alias_names
 from ..reading.apex_names_used import uses
-from ..reading.code_files import PYTHON
 from ..reading.source import Source
 from . import syntax
 from .branches import MARK, MOVED, negated
 from .global_variables import DEVICE
+from .parsed_script import indentation
 
 _LOADER = '''def {loader}({scaler}, state):
     """Load the state of a GradScaler, or of Apex's amp.state_dict()."""
@@ -189,7 +189,7 @@ def _names_of_amp_on_optimizers(parsed):
 
 def mark_rest(source):
     """Return (the new source with a comment above each statement that still uses Apex, {name: its lines there})."""
-    parsed = Source("script.py", source.encode("utf-8"), PYTHON)
+    parsed = Source("script.py", source.encode("utf-8"))
     found = uses(parsed)
     lines, rest = source.split("\n"), {}
     starts = sorted(node.lineno for node in parsed.nodes if isinstance(node, ast.stmt))
@@ -200,9 +200,8 @@ def mark_rest(source):
     found, added = {}, 0
     for start in sorted(rest):
         index, names = start - 1 + added, sorted(set(rest[start]))
-        indent = lines[index][: len(lines[index]) - len(lines[index].lstrip())]
         if not lines[index - 1].strip().startswith(MARK):
-            lines.insert(index, indent + MARK + AS_IS + ", ".join(names))
+            lines.insert(index, indentation(lines[index]) + MARK + AS_IS + ", ".join(names))
             added += 1
         for name in names:
             found.setdefault(name, []).append(start + added)

@@ -5,7 +5,6 @@ import ast
 from ...errors import AmpError
 from ..reading.apex_names_used import uses
 from ..reading.calls import is_backward, is_half_cast
-from ..reading.code_files import PYTHON
 from ..reading.flow import together
 from ..reading.loops_without_apex import AMPCOMPAT, LoopsWithoutApex
 from ..reading.names import called, dotted, inside, last_name, names_used
@@ -42,7 +41,7 @@ class LevelPlan:
 
     def __init__(self, text, level, path, old_lines):
         self._path, self._old_lines = path, old_lines
-        self._source = source = Source(path, text.encode("utf-8"), PYTHON)
+        self._source = source = Source(path, text.encode("utf-8"))
         self._loops = loops = LoopsWithoutApex(source)
         self._check_script(source, text, level)
         self._models = TrainedModels(source)

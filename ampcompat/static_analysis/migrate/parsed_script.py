@@ -7,7 +7,6 @@ from typing import List, NamedTuple, Tuple
 import libcst as cst
 
 from ...errors import AmpError
-from ..reading.code_files import PYTHON
 from ..reading.source import Source, parse
 
 #: The deepest syntax tree that LibCST rewrites within Python's default limit of recursion.
@@ -52,7 +51,7 @@ class ParsedScript:
             module = cst.parse_module(source)
         except cst.ParserSyntaxError as error:
             raise AmpError(f"{path} is not Python 3: {_fault(source) or str(error).splitlines()[0]}") from None
-        self._parts = dict(_split_lines(Source(path, source.encode("utf-8"), PYTHON), module.default_indent))
+        self._parts = dict(_split_lines(Source(path, source.encode("utf-8")), module.default_indent))
         lines, self.old_lines = [], {}
         for at, line in enumerate(source.split("\n"), 1):
             lines += self._parts.get(at, [line])
@@ -132,7 +131,7 @@ def _split_lines(source, unit):
     for node in source.nodes:
         for block in _blocks(node):
             indent = "" if isinstance(node, ast.Module) else unit
-            indent = _indent(source.lines[_first_line(node) - 1]) + indent
+            indent = indentation(source.lines[_first_line(node) - 1]) + indent
             for run in _runs(block, source):
                 line, column = source.position(run[0])
                 begins = _begins_line(run[0], source)
@@ -176,5 +175,6 @@ def _begins_line(statement, source):
     return not source.lines[line - 1][:column].strip() and ("#" in before or not before.endswith("\\"))
 
 
-def _indent(line):
+def indentation(line):
+    """Return the whitespace at the beginning of a line."""
     return line[: len(line) - len(line.lstrip())]

@@ -14,7 +14,6 @@ from ..reading.calls import (
     names_in,
     passed,
 )
-from ..reading.code_files import PYTHON
 from ..reading.flow import together
 from ..reading.names import Names, bound_in, called, dotted, imports_of, last_name, names_used, string
 from ..reading.source import Source
@@ -65,7 +64,7 @@ class ScriptFacts:
     """
 
     def __init__(self, source_text, path="script.py"):
-        self.source = source = Source(path, source_text.encode("utf-8"), PYTHON)
+        self.source = source = Source(path, source_text.encode("utf-8"))
         source.names = Names(source.nodes, assignments=False)
         self.models, self.optimizers, self.unscale, self.untouched = set(), set(), {}, {}
         self.uses_apex = bool(uses(source))

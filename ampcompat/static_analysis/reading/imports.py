@@ -5,7 +5,6 @@ import os
 from ...errors import AmpError
 from ...support.files import read
 from .apex_names_used import uses
-from .code_files import PYTHON
 from .source import Source
 
 #: Modules with ``amp.initialize``, and how their names begin in the text of a file.
@@ -103,7 +102,7 @@ def uses_amp(path):
             data = read(file)
         except AmpError:
             return True
-        source = Source(file, data, PYTHON)
+        source = Source(file, data)
         if source.broken or (any(hint in data for hint in _HINTS) and _has_amp(source)):
             return True
         waiting += _below(source, folder)

@@ -30,7 +30,7 @@ class Source:
         names: its ``Names``; ``check`` adds those that are imported from other files.
     """
 
-    def __init__(self, path, data, kind):
+    def __init__(self, path, data, kind=PYTHON):
         self.path, self.shell, self.broken, self.torn = path, [], [], []
         self.is_notebook = kind == NOTEBOOK
         self._numbers, self._firsts = [], []  # of a notebook's cells: their numbers and first lines
@@ -110,7 +110,7 @@ def parse(text):
 def read_source(path):
     """Return the ``Source`` of a Python file; None if it cannot be read."""
     try:
-        return Source(path, read(path), PYTHON)
+        return Source(path, read(path))
     except AmpError:
         return None
 
