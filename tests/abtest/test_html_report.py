@@ -149,14 +149,10 @@ def test_a_report_shows_itself_in_a_notebook():
     assert shown.startswith("<iframe") and "&lt;h1&gt;" in shown
 
 
-def test_a_failed_level_has_its_error_and_a_closed_traceback(pages):
-    said = pages["broken"]
-    assert "RuntimeError: out of memory" in said
-    assert re.search(r"<details>\s*<summary>Traceback</summary>\s*<pre[^>]*>Traceback \(most recent", said)
-
-
-def test_equal_findings_are_shown_once(pages):
+def test_a_failed_level_has_its_error_and_a_closed_traceback_and_equal_findings_are_shown_once(pages):
     said = PageReader(pages["broken"]).text
+    assert "RuntimeError: out of memory" in said
+    assert re.search(r"<details>\s*<summary>Traceback</summary>\s*<pre[^>]*>Traceback \(most recent", pages["broken"])
     assert said.count("The output of body.4 was nan in forward.") == 1 and "steps 60 to 119, O1" in said
 
 
