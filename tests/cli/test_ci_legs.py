@@ -12,6 +12,7 @@ import time
 import types
 
 import pytest
+from helpers.processes import read
 
 from ampcompat.support.torch_compat import features
 
@@ -45,8 +46,7 @@ COMMIT = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
 
 
 def rows(*path):
-    lines = ROOT.joinpath(*path).read_text(encoding="utf-8").splitlines()
-    return [line.split() for line in lines if not line.startswith("#")]
+    return [line.split() for line in read(*path).splitlines() if not line.startswith("#")]
 
 
 VERSIONS = rows(".ci", "torch_versions.txt")
@@ -111,7 +111,7 @@ def prepare_nox(folder, session):
 
 
 def test_the_versions_of_torch_are_the_same_everywhere():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = read("README.md")
     (of_main,) = [row[0] for row in VERSIONS if row[2] == "main"]
     assert set(re.findall(r"pip install torch==(\S+) ", readme)) == {of_main}
     assert f"torch {OLDEST} to {minor(NEWEST)}" in readme
@@ -128,7 +128,7 @@ def test_what_is_tested_is_what_is_recorded(every_torch):
     assert list(features.TESTED) == [minor(row[0]) for row in VERSIONS if minor(row[0]) in fixed | passed]
     whole = [name for name, record in results.items() if every_torch.is_clean(record) and name not in fixed]
     assert sorted(map(minor, OTHERS)) == sorted(whole), "CI draws what has passed in one run"
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = read("README.md")
     assert f"with {len(features.TESTED)} minor releases of torch" in readme
 
 
@@ -238,8 +238,8 @@ def test_what_was_run_is_recorded_and_what_could_not_be_run_is_not(every_torch, 
 
 
 def test_the_workflow_runs_every_leg_of_ci():
-    named = re.findall(r"\{leg: ([\w.-]+),", (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
-    noxfile = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    named = re.findall(r"\{leg: ([\w.-]+),", read(".github", "workflows", "ci.yml"))
+    noxfile = read("noxfile.py")
     legs = [name.replace("_", "-") for name in re.findall(r'tags=\["ci"\]\)\ndef (\w+)', noxfile)] + [
         row[0] for row in rows("tests", "clients", "table.txt") if row[3] == "CI"
     ]

@@ -11,7 +11,7 @@ from email.parser import HeaderParser
 
 import pytest
 import torch
-from helpers.processes import ROOT, python
+from helpers.processes import ROOT, python, read
 from packaging.requirements import Requirement
 
 import ampcompat
@@ -20,17 +20,6 @@ from ampcompat.cli import migrate_command
 from ampcompat.opt_levels import OPT_LEVELS
 
 ALIAS = os.path.join("ampcompat", "apex", "site")
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
-
-
-def torch_releases():
-    """Return the releases of torch that have a leg, oldest first."""
-    lines = read(".ci", "torch_versions.txt").splitlines()
-    return [line.split()[0] for line in lines if not line.startswith("#")]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +90,8 @@ def test_the_metadata_is_that_of_the_project(distributions):
     metadata = distributions[2]
     assert (metadata["Name"], metadata["Version"]) == ("ampcompat", ampcompat.__version__)
     assert (metadata["License"], metadata["Requires-Python"]) == ("BSD-3-Clause", ">=3.7")
-    assert requirements(metadata) == {"torch>=" + torch_releases()[0], "packaging"}
+    oldest = re.search(r"^[\d.]+", read(".ci", "torch_versions.txt"), re.MULTILINE).group()
+    assert requirements(metadata) == {"torch>=" + oldest, "packaging"}
     assert metadata.get_payload() == read("README.md")
 
 

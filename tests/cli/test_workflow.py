@@ -1,9 +1,10 @@
 """The workflow: actions are pinned by their commits, no checkout keeps credentials, what is built cannot publish."""
 
-import pathlib
 import re
 
-WORKFLOW = (pathlib.Path(__file__).parents[2] / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+from helpers.processes import read
+
+WORKFLOW = read(".github", "workflows", "ci.yml")
 
 
 def jobs():

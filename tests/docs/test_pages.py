@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import sharding
 from helpers.half_kernels import trains_in
-from helpers.processes import ROOT
+from helpers.processes import ROOT, read
 
 from ampcompat import amp, sessions
 from ampcompat.cli import main
@@ -20,11 +20,6 @@ from ampcompat.tools import memory_report_and_estimate
 #: What follows an example of which a page says what it prints.
 LAST_LINE = re.compile(r"```\n\nThe last line that it prints:\n\n    (.*)\n")
 PAGES = sorted(os.path.basename(path) for path in glob.glob(os.path.join(ROOT, "docs", "*.md")))
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
 
 
 def blocks(page):

@@ -7,15 +7,9 @@ import shutil
 import sys
 
 import pytest
-from helpers.processes import ROOT
+from helpers.processes import ROOT, read
 
 from ampcompat.cli import main
-
-
-def read(*path):
-    with open(os.path.join(ROOT, *path), encoding="utf-8") as file:
-        return file.read()
-
 
 README = read("README.md")
 

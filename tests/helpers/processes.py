@@ -17,6 +17,11 @@ ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 RUN = ("-m", "ampcompat", "run")
 
 
+def read(*path):
+    """Return the text of a file of this checkout."""
+    return pathlib.Path(ROOT, *path).read_text(encoding="utf-8")
+
+
 def environment(**changes):
     """Return an environment in which ``ampcompat`` is importable and nothing overrides a script."""
     env = {name: value for name, value in os.environ.items() if name not in snapshots.settings()}
