@@ -178,6 +178,14 @@ def test_the_type_of_the_device_is_that_of_the_scripts_own_one_after_this_is_set
     assert "import torch\n\ndevice_type = " in new and new.count("device_type = ") == 1 + bool(expected)
 
 
+def test_a_device_that_is_set_after_the_forward_pass_does_not_give_its_type():
+    function = (
+        "def test():\n    with torch.no_grad():\n        y = model(1)\n    device = torch.device('cpu')\n    return y\n"
+    )
+    new = migrated("model, optimizer = amp.initialize(model, optimizer)\n" + function)
+    assert new.count("device_type = ") == 1  # after a use, it would be an unbound variable of the function
+
+
 def test_options_say_which_dtypes_are_possible():
     head = "parser.add_argument('--opt_level', choices={})\n"
     head += "model, optimizer = amp.initialize(m, o, opt_level=a.opt_level)\n"
