@@ -40,6 +40,18 @@ def test_shared_params_of_two_optimizers_get_the_sum(setting, count, later, orde
 
 
 @each_setting
+def test_what_the_optimizer_has_cleared_of_a_delayed_pass_leaves_no_scale_behind(setting, session):
+    model, (optimizer,) = begin(setting)
+    backward(setting, model, optimizer, delay_unscale=True)
+    optimizer.zero_grad()
+    (X * model(INPUT.to(setting.high)).float().sum()).backward()
+    backward(setting, model, optimizer)
+    a, b = [param.detach().double() for param in model.parameters()]
+    for master, other in zip(amp.master_params(optimizer), (b, a)):
+        assert torch.equal(master.grad.double(), 2 * X * INPUT.double() * other)
+
+
+@each_setting
 def test_an_overflow_of_a_delayed_loss_lowers_the_scale_of_that_loss(setting, capsys, loud):
     model, (optimizer,) = begin(setting, num_losses=2)
     before = [param.detach().clone() for param in model.parameters()]

@@ -497,6 +497,20 @@ def test_a_changed_gradient_costs_the_others_no_bit(setting, session):
 
 
 @with_masters
+def test_a_gradient_that_is_set_to_zero_is_zero_at_its_master_where_half_has_rounded_it_to_zero(setting, session):
+    model, info = torch.nn.Linear(2, 1, bias=False).to(setting.high), torch.finfo(setting.low)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    initialize(setting, model, optimizer, loss_scale=1024.0)
+    factors = torch.tensor([[1.0, info.tiny * info.eps / 4]], dtype=setting.high)
+    loops.backward((model.weight.to(setting.high) * factors).sum(), optimizer)
+    (master,) = amp.master_params(optimizer)
+    assert torch.equal(master.grad, factors)
+    model.weight.grad.zero_()
+    (master,) = amp.master_params(optimizer)
+    assert not holds_nonzero(master.grad)
+
+
+@with_masters
 @pytest.mark.parametrize("is_value_read", [False, True])
 def test_a_master_in_param_groups_shows_each_write_to_a_kept_gradient_of_its_half_param(
     setting, is_value_read, session

@@ -274,6 +274,21 @@ def test_a_model_and_its_optimizer_deep_copied_together_train_on_alone(setting, 
 
 
 @each_setting
+def test_a_copied_optimizer_unscales_the_gradient_of_a_delayed_pass_that_was_copied(setting, session):
+    model, offset = make_network(setting), torch.ones(3, dtype=setting.high, requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), offset], lr=0.5)
+    initialize(setting, model, optimizer, loss_scale=8.0)
+    with amp.scale_loss((offset * 2).sum(), optimizer, delay_unscale=True) as scaled_loss:
+        scaled_loss.backward()
+    twin = copy.deepcopy(optimizer)
+    copied = twin.param_groups[0]["params"][-1]
+    earlier = 0.0 if copied.grad is None else 2.0  # only some releases of torch copy gradients, and only of plain tensors
+    with amp.scale_loss((copied * 3).sum(), twin) as scaled_loss:
+        scaled_loss.backward()
+    assert copied.grad.tolist() == [earlier + 3.0] * 3
+
+
+@each_setting
 def test_an_optimizer_pickles(setting, session):
     (model, optimizer), batch = begin(setting, 0.5), make_batch(setting)
     train_step(model, optimizer, batch)
