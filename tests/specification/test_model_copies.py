@@ -282,7 +282,7 @@ def test_a_copied_optimizer_unscales_the_gradient_of_a_delayed_pass_that_was_cop
         scaled_loss.backward()
     twin = copy.deepcopy(optimizer)
     copied = twin.param_groups[0]["params"][-1]
-    earlier = 0.0 if copied.grad is None else 2.0  # only some releases of torch copy gradients, and only of plain tensors
+    earlier = 0.0 if copied.grad is None else 2.0  # some releases of torch copy those of plain tensors
     with amp.scale_loss((copied * 3).sum(), twin) as scaled_loss:
         scaled_loss.backward()
     assert copied.grad.tolist() == [earlier + 3.0] * 3
