@@ -1,7 +1,7 @@
 """Records which rows of the op table torch's autocast applies by itself, in the installed torch.
 
     python .ci/record_autocast.py           # print how many, by device
-    python .ci/record_autocast.py --write   # and write them to ampcompat/engine/op_table/autocast_rows.py
+    python .ci/record_autocast.py --write   # and write them to ampcompat/engine/op_table/casts_by_torch_autocast.py
 
 Only rows that cast to one dtype are looked at, and of these only the ones that call no other row whose casts would undo
 their own. On the CPU a row is called under autocast alone, with inputs in each dtype and mixed, in float16 and in
@@ -24,16 +24,16 @@ os.environ["AMPCOMPAT_HALF_MATH"] = "off"
 from helpers.fake_devices import FakeDevice, why_no_fakes  # noqa: E402
 from test_fake_cuda import listed_in_header, row_name  # noqa: E402
 
+from ampcompat.diagnostics.selftest import conformance, sample_arguments  # noqa: E402
+from ampcompat.diagnostics.selftest.sample_arguments import case_of  # noqa: E402
 from ampcompat.engine.casting import NativeBackend  # noqa: E402
 from ampcompat.engine.op_table import expansion  # noqa: E402
-from ampcompat.engine.op_table.autocast_rows import ROWS_OF_AUTOCAST  # noqa: E402
+from ampcompat.engine.op_table.casts_by_torch_autocast import ROWS_OF_AUTOCAST  # noqa: E402
 from ampcompat.opt_levels import BFLOAT16, HALF  # noqa: E402
 from ampcompat.support.patching import PatchStack  # noqa: E402
 from ampcompat.support.torch_compat import features  # noqa: E402
-from ampcompat.tools.selftest import conformance, sample_arguments  # noqa: E402
-from ampcompat.tools.selftest.sample_arguments import case_of  # noqa: E402
 
-FILE = ROOT / "ampcompat" / "engine" / "op_table" / "autocast_rows.py"
+FILE = ROOT / "ampcompat" / "engine" / "op_table" / "casts_by_torch_autocast.py"
 HEAD = '''"""The rows of the op table that torch's autocast applies by itself, by release and device: data.
 
 Written by ``.ci/record_autocast.py``, which says when a row is among them.

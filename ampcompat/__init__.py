@@ -18,9 +18,9 @@ __all__ += ["session"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from . import amp
+    from .diagnostics.audit.audit import audit
+    from .diagnostics.estimate.memory_report_and_estimate import estimate, memory_report
     from .sessions import current, fsdp_policy, reset, session
-    from .tools.audit.audit import audit
-    from .tools.memory_report_and_estimate import estimate, memory_report
 
 _MODULES = {
     "amp": None,
@@ -28,9 +28,9 @@ _MODULES = {
     "current": "sessions",
     "reset": "sessions",
     "fsdp_policy": "sessions",
-    "audit": "tools.audit.audit",
-    "memory_report": "tools.memory_report_and_estimate",
-    "estimate": "tools.memory_report_and_estimate",
+    "audit": "diagnostics.audit.audit",
+    "memory_report": "diagnostics.estimate.memory_report_and_estimate",
+    "estimate": "diagnostics.estimate.memory_report_and_estimate",
 }
 
 if not TYPE_CHECKING:  # type checkers know all names, and report others

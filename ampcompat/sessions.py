@@ -18,7 +18,7 @@ from .engine.session.training_session import Session, new_session
 from .errors import AmpError
 from .observers.skipped_steps.diagnosis import add_diagnosis
 from .observers.step_statistics.added_observers import add_observers
-from .support.observer import Observer
+from .support.observer_interface import Observer
 from .support.patching import run_after
 
 __all__ = ["current", "fsdp_policy", "reset", "session"]
@@ -52,7 +52,7 @@ def session(
         dtypes: an ``opt_levels.DtypePair`` (low, high) instead of the level's own.
         verbosity: 0 prints nothing; overrides the argument of ``amp.initialize`` unless None.
         allow_banned: compute functions that are unsafe in half precision in float32 instead of raising an error.
-        observers: ``observer.Observer`` objects whose callbacks are called.
+        observers: ``observer_interface.Observer`` objects whose callbacks are called.
         diagnose: print why steps are skipped, as ``amp.initialize(diagnose=True)`` does.
         store_param_remainders: as in ``amp.initialize``, for every call.
         op_stats: print at the end how often each function of torch ran in which dtype, and why.

@@ -22,7 +22,7 @@ from ampcompat.abtest.judging.verdict import ACCEPTED, NOT_JUDGED, REJECTED, jud
 from ampcompat.abtest.recording import forced_run
 from ampcompat.abtest.recording.recorder import Recorder
 from ampcompat.abtest.running import seeding
-from ampcompat.tools.forecast import forecast_observer
+from ampcompat.diagnostics.forecast import forecast_observer
 
 LEVELS = ("O1", "O2", "O3", "O4", "O5")
 

@@ -9,12 +9,12 @@ import sys
 import ampcompat
 from ampcompat.abtest.recording.event_sources import EventSource
 from ampcompat.engine.casting.cast_backend import CastBackend
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 ROOT = pathlib.Path(ampcompat.__file__).parent
 #: From the ground up, the folders and modules of ``ampcompat/``: each imports only from those before it.
 ORDER = """
-    errors opt_levels support engine observers amp sessions apex mmcv static_analysis launch abtest tools as_apex
+    errors opt_levels support engine observers amp sessions apex mmcv static_analysis launch abtest diagnostics as_apex
     cuda_redirect cli __main__
 """.split()
 #: The same within some of them; ``.`` is every module that is not named, and comes last if it is not there.

@@ -7,7 +7,7 @@ from helpers import loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session import process_state
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 
 class CallRecorder(Observer):

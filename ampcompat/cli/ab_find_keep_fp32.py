@@ -9,8 +9,8 @@ from dataclasses import replace
 from ..abtest.judging.verdict import ACCEPTED, judge
 from ..abtest.report_data import Report
 from ..abtest.running.subprocess_supervisor import SubprocessRun, run_one
+from ..diagnostics.forecast.forecast_text import argument, ranking
 from ..errors import AmpError
-from ..tools.forecast.forecast_text import argument, ranking
 from .forecast_command import forecast_of
 
 

@@ -3,15 +3,15 @@
 import json
 import shlex
 
+from ..diagnostics.audit.audit_text import to_text
 from ..support import files, terminal
-from ..tools.audit.audit_text import to_text
 from . import watched_run
 from .argument_parser import CommandParser
 from .run_command import parse_level, script_command
 from .run_progress import Progress
 
 #: The module that makes the audit in the script's process (see ``RunOptions``).
-WATCH = "ampcompat.tools.audit.audit"
+WATCH = "ampcompat.diagnostics.audit.audit"
 
 
 def audit(arguments):
@@ -25,7 +25,7 @@ def audit(arguments):
     if options.json is not None:
         files.write(options.json, json.dumps(report, indent=1) + "\n")
     if options.html is not None:
-        from ..tools.audit.audit_page import to_html
+        from ..diagnostics.audit.audit_page import to_html
 
         files.write(options.html, to_html(report, command, options.launcher))
     failing = [each for each in report["findings"] if each["is_wrong"] or options.fail_on == "note"]

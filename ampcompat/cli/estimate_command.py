@@ -8,9 +8,9 @@ import sys
 
 from ..abtest.planned_run import PlannedRun
 from ..abtest.running.subprocess_supervisor import SubprocessRun
+from ..diagnostics.estimate.batch_sizes import largest_batch, parse_size, shown_batch, with_batch_placeholder
 from ..errors import AmpError
 from ..observers.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage, format_bytes
-from ..tools.estimate.batch_sizes import largest_batch, parse_size, shown_batch, with_batch_placeholder
 from .argument_parser import CommandParser, checked_by
 from .run_command import add_script, command_uses_amp, parse_level, script_command
 
@@ -18,7 +18,7 @@ from .run_command import add_script, command_uses_amp, parse_level, script_comma
 PLACEHOLDER = "{batch}"
 
 #: What the child process runs.
-MODULE = "ampcompat.tools.estimate.script_child"
+MODULE = "ampcompat.diagnostics.estimate.script_child"
 
 #: The largest batch size is searched to this share, since a prediction of a large batch takes long.
 PRECISION = 0.02

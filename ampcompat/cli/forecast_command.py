@@ -5,16 +5,16 @@ The script runs in its own process, at O0. This process does not import torch.
 
 import json
 
+from ..diagnostics.forecast.forecast_text import to_text
 from ..support import files, terminal
 from ..support.child_environment import ChildEnvironment
-from ..tools.forecast.forecast_text import to_text
 from . import watched_run
 from .argument_parser import CommandParser
 from .run_command import script_command
 from .run_progress import Progress
 
 #: The module that makes the forecast in the script's process (see ``RunOptions``).
-WATCH = "ampcompat.tools.forecast.forecast_observer"
+WATCH = "ampcompat.diagnostics.forecast.forecast_observer"
 
 
 def forecast(arguments):

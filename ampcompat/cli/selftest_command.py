@@ -2,9 +2,9 @@
 
 import functools
 
+from ..diagnostics.selftest import runner
 from ..support import files, terminal
 from ..support.torch_compat import features
-from ..tools.selftest import runner
 from .argument_parser import CommandParser
 from .run_command import check_device
 

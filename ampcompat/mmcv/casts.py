@@ -14,7 +14,7 @@ from ..engine.session.process_casts import ProcessCasts
 from ..errors import AmpTypeError
 from ..opt_levels import HALF
 from ..support.containers import BYTES, cast_floating
-from ..support.observer import Observer
+from ..support.observer_interface import Observer
 from ..support.patching import PatchStack
 from ..support.torch_compat import features
 from . import session_access

@@ -17,7 +17,7 @@ from .. import amp, opt_levels
 from ..apex.parallel import buckets
 from ..engine.optimizers.optimizer_record import record_of
 from ..engine.session import process_state
-from ..engine.session.other_optimizers import leaves_of
+from ..engine.session.optimizers_without_amp import leaves_of
 from ..errors import AmpError, AmpTypeError
 from ..support.torch_compat.thread_context import world_size
 from . import session_access

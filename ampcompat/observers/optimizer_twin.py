@@ -5,7 +5,7 @@ import copy
 
 import torch
 
-from ..engine.masters.master_chunk import recast
+from ..engine.masters.master_sync import recast
 from ..support import random_state
 from ..support.patching import PatchStack
 from ..support.torch_compat import step_hooks

@@ -4,8 +4,8 @@ import copy
 
 import torch
 
-from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.audit.repeated_steps import unit_in_last_place
+from ampcompat.diagnostics.audit.audit import Audit
+from ampcompat.diagnostics.audit.repeated_steps import unit_in_last_place
 
 STEPS = 12
 

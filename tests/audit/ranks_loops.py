@@ -4,7 +4,7 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from ampcompat.tools.audit.audit import Audit
+from ampcompat.diagnostics.audit.audit import Audit
 
 STEPS = 3
 

@@ -11,11 +11,11 @@ from helpers import loops
 from planted import Rounding, audited, kept_average, mlp, train, wrong
 
 from ampcompat import amp
+from ampcompat.diagnostics.audit import audit_text
+from ampcompat.diagnostics.audit.audit import Audit
+from ampcompat.diagnostics.audit.repeated_steps import unit_in_last_place
 from ampcompat.support.live_objects import all_objects
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.audit import audit_text
-from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.audit.repeated_steps import unit_in_last_place
 
 pytestmark = pytest.mark.skipif(
     not features.is_version_within(oldest="2.4"), reason="tried from torch 2.4 on: torch.amp.GradScaler on a CPU"

@@ -7,10 +7,10 @@ from helpers import forked
 
 from ampcompat.abtest.report_data import Report
 from ampcompat.cli import main
+from ampcompat.diagnostics.audit import audit_text
+from ampcompat.diagnostics.audit.audit_page import to_html
+from ampcompat.diagnostics.audit.tensor_rows import TensorRow
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.audit import audit_text
-from ampcompat.tools.audit.audit_page import to_html
-from ampcompat.tools.audit.tensor_rows import TensorRow
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.1"), reason="an audit needs torch 2.1")
 

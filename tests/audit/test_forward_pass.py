@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from planted import conv, mlp, train
 
+from ampcompat.diagnostics.audit import audit_text
+from ampcompat.diagnostics.audit.audit import Audit
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.audit import audit_text
-from ampcompat.tools.audit.audit import Audit
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.4"), reason="an audit is tried from 2.4 on")
 

@@ -5,10 +5,10 @@ import pytest
 import torch
 from planted import mlp, train
 
-import ampcompat.tools.audit.audit as audit_module
+import ampcompat.diagnostics.audit.audit as audit_module
+from ampcompat.diagnostics.audit.audit import Audit
 from ampcompat.support.live_objects import all_objects
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.audit.audit import Audit
 
 pytestmark = pytest.mark.skipif(not features.is_version_within(oldest="2.4"), reason="an audit is tried from 2.4 on")
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from ampcompat.tools.selftest.conformance import AGREES, compare_all
 from torch.utils.checkpoint import checkpoint
 
 from ampcompat.engine.casting import BACKENDS, choose
@@ -14,7 +15,6 @@ from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.conformance import AGREES, compare_all
 
 PAIRS = {"float16": HALF, "bfloat16": BFLOAT16, "stand-in": STAND_IN}
 FACTS = features.read()

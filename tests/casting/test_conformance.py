@@ -6,10 +6,10 @@ import pytest
 import torch
 from opened import NATIVE, each_setting, outcomes_of
 
+from ampcompat.diagnostics.selftest.conformance import AGREES, LACKING, functions
+from ampcompat.diagnostics.selftest.sample_arguments import BY_OWNER, CPU, case_of
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.conformance import AGREES, LACKING, functions
-from ampcompat.tools.selftest.sample_arguments import BY_OWNER, CPU, case_of
 
 
 def lacks_half_kernels():

@@ -8,9 +8,9 @@ import torch
 from helpers.fake_devices import FakeDevice, needs_fakes, reason_to_leave_out, why_no_fakes
 from opened import outcomes_of
 
+from ampcompat.diagnostics.selftest.conformance import functions
 from ampcompat.engine.op_table import expansion
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest.conformance import functions
 
 pytestmark = needs_fakes
 

@@ -13,16 +13,16 @@ from torch.nn import functional as F
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.diagnostics.selftest import conformance
+from ampcompat.diagnostics.selftest.sample_arguments import case_of
 from ampcompat.engine.casting import autocast_flags, refused_calls
 from ampcompat.engine.op_table import expansion
-from ampcompat.engine.op_table.function_dtypes import BANNED, FFT, PASSTHROUGH
-from ampcompat.engine.op_table.function_facts import having
+from ampcompat.engine.op_table.cast_rules import BANNED, FFT, PASSTHROUGH
+from ampcompat.engine.op_table.function_properties import having
 from ampcompat.launch.forced_levels.forced_level import forced, is_supported
 from ampcompat.opt_levels import HALF
 from ampcompat.support.containers import floating_tensors, map_arguments, tensors_in
 from ampcompat.support.torch_compat import features
-from ampcompat.tools.selftest import conformance
-from ampcompat.tools.selftest.sample_arguments import case_of
 
 at_levels_with_half_weights = settings_at("O2", "O3", "O5")
 #: Torch accepts some mixtures of these, as some kernels do not check a bias or a state; with the dtype of any of them.

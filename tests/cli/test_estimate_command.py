@@ -8,9 +8,9 @@ from helpers import forked, processes
 from ampcompat import cli
 from ampcompat.abtest.running import subprocess_supervisor
 from ampcompat.cli import estimate_command
+from ampcompat.diagnostics.estimate.batch_sizes import with_batch_placeholder
 from ampcompat.observers.memory.memory_report import BytesByKind, MemoryReport, MemoryUsage
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools.estimate.batch_sizes import with_batch_placeholder
 
 if not features.is_version_within(oldest=fake_tensors.OLDEST):
     pytest.skip("fake tensors go through a step since torch " + fake_tensors.OLDEST, allow_module_level=True)

@@ -9,7 +9,7 @@ from helpers import loops
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.tools.selftest import runner
+from ampcompat.diagnostics.selftest import runner
 
 pytestmark = [
     pytest.mark.cuda,

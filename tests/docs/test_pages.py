@@ -14,8 +14,8 @@ from helpers.processes import ROOT, read
 
 from ampcompat import amp, sessions
 from ampcompat.cli import main
+from ampcompat.diagnostics.estimate import memory_report_and_estimate
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools import memory_report_and_estimate
 
 #: What follows an example of which a page says what it prints.
 LAST_LINE = re.compile(r"```\n\nThe last line that it prints:\n\n    (.*)\n")
@@ -116,7 +116,7 @@ def test_the_architecture_page_names_every_folder_and_only_paths_that_exist():
     assert [path for path in paths if not any(os.path.exists(os.path.join(top, path)) for top in (package, ROOT))] == []
     folders = {
         os.path.relpath(folder, package).replace(os.sep, "/")
-        for top in ("*", "engine/*", "launch/*", "observers/*", "support/*", "tools/*", "abtest/*")
+        for top in ("*", "engine/*", "launch/*", "observers/*", "support/*", "diagnostics/*", "abtest/*")
         for folder in glob.glob(os.path.join(package, top, ""))
         if not folder.rstrip(os.sep).endswith("__pycache__")
     }

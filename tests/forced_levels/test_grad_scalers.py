@@ -10,7 +10,7 @@ from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.engine.session import process_state
 from ampcompat.launch.forced_levels.forced_level import forced
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 pytestmark = [
     pytest.mark.skipif(

@@ -11,7 +11,7 @@ from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.planned_run import PlannedRun
 from ampcompat.abtest.running import in_process
 from ampcompat.cli.ab_find_keep_fp32 import find, search
-from ampcompat.tools.forecast.forecast_text import argument, ranking
+from ampcompat.diagnostics.forecast.forecast_text import argument, ranking
 
 
 class Planted(torch.nn.Module):

@@ -7,8 +7,8 @@ import pytest
 import trainings  # noqa: F401  skips old torch
 from helpers import forked
 
+from ampcompat.diagnostics.forecast import forecast_text
 from ampcompat.launch.forced_levels.forced_level import is_supported
-from ampcompat.tools.forecast import forecast_text
 
 SCRIPT = """
 import torch

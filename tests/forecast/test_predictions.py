@@ -9,7 +9,7 @@ from helpers import half_kernels
 from trainings import Net, forecast, predictions, record, train
 
 import ampcompat
-from ampcompat.tools.forecast.forecast_text import reasons
+from ampcompat.diagnostics.forecast.forecast_text import reasons
 
 WORKS = dict.fromkeys(("O0", "O1", "O2", "O3", "O4", "O5"), "works")
 

@@ -12,12 +12,12 @@ from helpers import half_kernels
 from trainings import Net, observe, record, train
 
 import ampcompat
+from ampcompat.diagnostics.forecast import prediction
+from ampcompat.diagnostics.forecast.level_dtypes import StepDtypes
+from ampcompat.diagnostics.forecast.op_calls import OpCalls
 from ampcompat.observers.exponents import SAMPLE, TensorSamples
 from ampcompat.observers.optimizer_twin import OptimizerTwin
 from ampcompat.support.torch_compat import step_hooks
-from ampcompat.tools.forecast import prediction
-from ampcompat.tools.forecast.level_dtypes import StepDtypes
-from ampcompat.tools.forecast.op_calls import OpCalls
 
 
 def calls_of(function, models=()):
@@ -236,7 +236,7 @@ def test_nothing_stays_of_a_forecast():
 
 def test_the_training_is_the_same_as_without_a_forecast():
     found = []
-    for watch in (None, "ampcompat.tools.forecast.forecast_observer"):
+    for watch in (None, "ampcompat.diagnostics.forecast.forecast_observer"):
         torch.manual_seed(0)
         model = Net(torch.nn.Dropout(0.5))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)

@@ -12,7 +12,7 @@ from ampcompat.support.torch_compat import features
 if not features.is_version_within(oldest="2.1"):
     pytest.skip("forecasts need torch 2.1", allow_module_level=True)
 
-from ampcompat.tools.forecast import forecast_json, forecast_observer  # noqa: E402
+from ampcompat.diagnostics.forecast import forecast_json, forecast_observer  # noqa: E402
 
 
 class Body(torch.nn.Module):

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from ampcompat.apex.multi_tensor import updates
+from ampcompat.diagnostics.selftest.sample_arguments import Device
 from ampcompat.support.patching import PatchStack
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools.selftest.sample_arguments import Device
 
 try:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -91,7 +91,7 @@ def features_of_cuda():
 
 
 class FakeDevice(Device):
-    """A device of ``ampcompat.tools.selftest.sample_arguments`` whose tensors are fake."""
+    """A device of ``ampcompat.diagnostics.selftest.sample_arguments`` whose tensors are fake."""
 
     has_values = False
 

@@ -14,7 +14,7 @@ import torch
 import ampcompat
 from ampcompat import amp
 from ampcompat.engine import casting
-from ampcompat.engine.masters import stored_master
+from ampcompat.engine.masters import remainder_master
 from ampcompat.errors import AmpValueError
 from ampcompat.opt_levels import BFLOAT16, HALF, STAND_IN, level_named
 from ampcompat.support.torch_compat import features
@@ -78,7 +78,7 @@ def _lacks_arithmetic(dtype):
 def _param(level, backend, pair, stored=False):
     setting = Setting(level, backend, pair, stored)
     lack = _missing(setting) or (_lacks_arithmetic(pair.low) if level != "O0" else None)
-    if stored and not features.is_version_within(oldest=stored_master.OLDEST):
+    if stored and not features.is_version_within(oldest=remainder_master.OLDEST):
         lack = "this torch cannot store masters"
     name = "-".join(
         [level] + [backend] * setting.casts_functions + ["standin"] * (pair is STAND_IN) + ["stored"] * stored

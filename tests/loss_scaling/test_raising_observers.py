@@ -6,7 +6,7 @@ from helpers.automata import each_automaton, initialized, needs_device, on_devic
 
 import ampcompat
 from ampcompat import amp
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 
 class Refuses(Observer):

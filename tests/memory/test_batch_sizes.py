@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ampcompat
+from ampcompat.diagnostics.estimate.batch_sizes import LARGEST, largest_batch, parse_size, shown_batch
 from ampcompat.errors import AmpValueError
-from ampcompat.tools.estimate.batch_sizes import LARGEST, largest_batch, parse_size, shown_batch
 
 
 @pytest.mark.parametrize(

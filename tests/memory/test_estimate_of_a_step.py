@@ -9,9 +9,9 @@ from helpers.networks import each_setting, initialize, session_of
 from torch.utils.checkpoint import checkpoint
 
 import ampcompat
+from ampcompat.diagnostics.estimate import assumed_values
 from ampcompat.errors import AmpError, AmpTypeError, AmpValueError
 from ampcompat.support.torch_compat import fake_tensors, features
-from ampcompat.tools.estimate import assumed_values
 
 
 def adam_of(params):

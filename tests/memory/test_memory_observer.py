@@ -7,7 +7,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.observers.memory.memory_observer import MemoryObserver
 from ampcompat.support.containers import BYTES
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 
 class StepCounter(Observer):

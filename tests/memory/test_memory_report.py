@@ -12,7 +12,7 @@ from ampcompat.errors import AmpTypeError
 from ampcompat.observers.memory.allocations import sizes_in
 from ampcompat.observers.memory.memory_report import format_bytes
 from ampcompat.support.containers import BYTES
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 from ampcompat.support.torch_compat import features, thread_context
 
 # Linear(6, 8) and Linear(8, 3) have 83 elements in 4 params, the batch norm 16 in 2, as many in buffers, and a count.

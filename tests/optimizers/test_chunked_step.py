@@ -7,12 +7,12 @@ from helpers import fused_optimizers, half_kernels, loops
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.masters import remainder_chunk, stored_master
+from ampcompat.engine.masters import remainder_chunk, remainder_master
 from ampcompat.engine.optimizers import chunked_step
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
-if half_kernels.stand_in() or not features.is_version_within(oldest=stored_master.OLDEST):
+if half_kernels.stand_in() or not features.is_version_within(oldest=remainder_master.OLDEST):
     pytest.skip("this torch has no bfloat16 arithmetic, or cannot store masters", allow_module_level=True)
 
 

@@ -11,13 +11,13 @@ from helpers.nested import same
 import ampcompat
 from ampcompat import amp
 from ampcompat.apex import optimizers as fused
-from ampcompat.engine.masters import remainder_chunk, stored_master
-from ampcompat.engine.masters.stored_master import StoredMaster
+from ampcompat.engine.masters import remainder_chunk, remainder_master
+from ampcompat.engine.masters.remainder_master import StoredMaster
 from ampcompat.engine.optimizers.optimizer_record import record_of
 from ampcompat.errors import AmpError
 from ampcompat.support.torch_compat import features
 
-if half_kernels.stand_in() or not features.is_version_within(oldest=stored_master.OLDEST):
+if half_kernels.stand_in() or not features.is_version_within(oldest=remainder_master.OLDEST):
     pytest.skip("this torch has no bfloat16 arithmetic, or cannot store masters", allow_module_level=True)
 
 

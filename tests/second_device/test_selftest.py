@@ -3,7 +3,7 @@
 import pytest
 from xla import torch_xla
 
-from ampcompat.tools.selftest import runner
+from ampcompat.diagnostics.selftest import runner
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from helpers import half_kernels
 
 import ampcompat
 from ampcompat.cli import main
+from ampcompat.diagnostics.selftest import runner, training
+from ampcompat.diagnostics.selftest.results import FAILED, OK, CheckResult
 from ampcompat.engine.casting import wrappers
 from ampcompat.engine.loss_scaling.loss_scaler import LossScaler
 from ampcompat.engine.loss_scaling.overflow_check import StepSkips
 from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpError
-from ampcompat.tools.selftest import runner, training
-from ampcompat.tools.selftest.results import FAILED, OK, CheckResult
 
 TRAINS_HALF = half_kernels.trains_in(torch.float16) and half_kernels.trains_in(torch.bfloat16)
 needs_half = pytest.mark.skipif(not TRAINS_HALF, reason="this torch cannot train in half on a CPU")

@@ -11,7 +11,7 @@ from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.errors import GradientOverflowError
 from ampcompat.observers.skipped_steps.skip_limit import SkipLimits
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 
 class Boom(Exception):

@@ -20,7 +20,7 @@ import ampcompat
 from ampcompat import amp
 from ampcompat.engine.session import process_state
 from ampcompat.observers.skipped_steps.diagnosis import OverflowDiagnosis
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 
 NAMESPACES = (torch, torch.Tensor, F)
 

@@ -9,7 +9,7 @@ from helpers.networks import each_setting, initialize, make_batch, make_network,
 
 from ampcompat import amp
 from ampcompat.engine.op_table import expansion
-from ampcompat.engine.op_table.function_facts import having
+from ampcompat.engine.op_table.function_properties import having
 
 WEIGHTS_LEVELS = ("O2", "O3", "O5")
 MASTER_LEVELS = ("O2", "O5")

@@ -30,7 +30,7 @@ from helpers.pairing import paired
 
 from ampcompat import amp
 from ampcompat.engine.optimizers.optimizer_record import record_of
-from ampcompat.support.observer import Observer
+from ampcompat.support.observer_interface import Observer
 from ampcompat.support.tensor_lists import stored_gradient
 
 ITERATIONS = 4

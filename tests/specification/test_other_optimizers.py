@@ -11,7 +11,7 @@ from helpers.networks import initialize, session_of, settings_at
 
 from ampcompat import amp
 from ampcompat.engine.session import scale_loss
-from ampcompat.engine.session.other_optimizers import leaves_of
+from ampcompat.engine.session.optimizers_without_amp import leaves_of
 from ampcompat.support.torch_compat import step_hooks
 
 every_level = settings_at("O0", "O1", "O2", "O3", "O4", "O5")

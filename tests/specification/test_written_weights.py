@@ -398,10 +398,10 @@ def test_groups_added_later_are_compared_before_their_first_step(setting, sessio
 
 @with_masters
 def test_nothing_is_compared_when_nothing_was_written(setting, monkeypatch, session):
-    from ampcompat.engine.masters import master_chunk
+    from ampcompat.engine.masters import master_sync
 
     compared = []
-    monkeypatch.setattr(master_chunk, "take_values", lambda *lists: compared.append(lists))
+    monkeypatch.setattr(master_sync, "take_values", lambda *lists: compared.append(lists))
     model, optimizer = begin(setting)
     for _ in range(3):
         train_step(model, optimizer, make_batch(setting))

@@ -8,10 +8,10 @@ from typing_extensions import assert_type
 
 import ampcompat
 from ampcompat import amp
+from ampcompat.diagnostics.audit.audit import Audit
+from ampcompat.diagnostics.estimate.memory_report_and_estimate import MemoryReport
 from ampcompat.engine.session.disabled_session import DisabledSession
 from ampcompat.engine.session.training_session import Session
-from ampcompat.tools.audit.audit import Audit
-from ampcompat.tools.memory_report_and_estimate import MemoryReport
 
 net = torch.nn.Linear(8, 1)
 adam = torch.optim.Adam(net.parameters())

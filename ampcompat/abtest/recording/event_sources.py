@@ -3,7 +3,7 @@
 from ...errors import AmpError
 from ...observers.memory.memory_observer import MemoryObserver
 from ...observers.skipped_steps.diagnosis import OverflowDiagnosis
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 
 #: Of every twenty steps, ten have hooks for overflows: the steps 0 to 5, 16 to 25, 36 to 45, … The others have no
 #: hooks, so their times are those of the script (see ``summary.steady_steps``).

@@ -18,7 +18,7 @@ from ...engine.casting.torch_compile import is_compiling
 from ...engine.optimizers.optimizer_record import record_of
 from ...observers.hooks import TrainingCalls
 from ...support.containers import tensors_in
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from ...support.torch_compat import devices, thread_context
 from ..report_data import Run
 from .event_log import apply_event

@@ -10,7 +10,7 @@ One iteration: ``zero_grad()``, ``backward(loss)`` instead of ``loss.backward()`
 import torch
 
 from ...engine.loss_scaling.loss_scaler import LossScaler
-from ...engine.masters.master_chunk import make_master, recast
+from ...engine.masters.master_sync import make_master, recast
 from ...errors import AmpError, GradientOverflowError
 from ...opt_levels import DYNAMIC, parse_scale
 from ...support import tensor_lists

@@ -11,7 +11,7 @@ from ...opt_levels import DtypePair
 from ...support.containers import METHODS, floating_tensors
 from ...support.torch_compat import cpu, features, thread_context
 from ..op_table import expansion
-from ..op_table.function_dtypes import EMULATED, GRADIENT_EMULATED, LOSSES_WITHOUT_OLD_KERNELS
+from ..op_table.cast_rules import EMULATED, GRADIENT_EMULATED, LOSSES_WITHOUT_OLD_KERNELS
 from . import emulated_half_arithmetic, patch_targets, refused_calls, torch_compile
 
 #: torchvision's operators (boxes, pooled regions), which lack half or bfloat16 kernels on a CPU (torchvision 0.29).
@@ -180,7 +180,7 @@ def _is_uncoalesced(args, kwargs):
     return args[0].layout is torch.sparse_coo and not args[0].is_coalesced()
 
 
-#: Conditions on which a function that is named in ``function_dtypes`` sums.
+#: Conditions on which a function that is named in ``cast_rules`` sums.
 _CONDITIONS = {
     "__getitem__": _copies,
     "pad": emulated_half_arithmetic.repeats_elements,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 
 from ...support.torch_compat import features
 from ..op_table import expansion as op_rules
-from ..op_table.function_dtypes import PROMOTED_BY_TORCH, PROMOTED_IN_PLACE_BY_TORCH
+from ..op_table.cast_rules import PROMOTED_BY_TORCH, PROMOTED_IN_PLACE_BY_TORCH
 from . import (
     autocast_flags,
     autograd,

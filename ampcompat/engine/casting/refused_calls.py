@@ -26,8 +26,8 @@ import torch
 from ...support.containers import floating_tensors, map_arguments
 from ...support.torch_compat.features import available_devices, has_mixed_batch_norm
 from ..op_table import expansion
-from ..op_table.function_dtypes import FFT
-from ..op_table.function_facts import FACTS, having
+from ..op_table.cast_rules import FFT
+from ..op_table.function_properties import PROPERTIES, having
 from . import autocast_flags, patch_targets, torch_compile
 from .argument_casts import cast_to
 from .emulated_half_arithmetic import round_results
@@ -87,7 +87,7 @@ def _marking(wrap):
 def _writes():
     """Return [(owner, name, function that wraps it)] for what is written into tensors."""
     return [
-        (owner, method, functools.partial(wrap, places=getattr(FACTS[name], column)))
+        (owner, method, functools.partial(wrap, places=getattr(PROPERTIES[name], column)))
         for column, wrap in (("numbers", _in_range), ("source", _with_source))
         for name in sorted(having(column))
         for method in (name, name + "_")

@@ -11,7 +11,7 @@ import torch
 from ...errors import AmpNotImplementedError
 from ...support.containers import BYTES, CONTAINERS, METHODS, floating_tensors, map_arguments
 from ..op_table import expansion
-from ..op_table.function_dtypes import LINALG, MATRIX_POWER, SPARSE, TAKES_SPARSE
+from ..op_table.cast_rules import LINALG, MATRIX_POWER, SPARSE, TAKES_SPARSE
 from . import emulated_half_arithmetic
 from .argument_casts import cast_to, widest
 from .torch_compile import MARK, is_compiling, is_tracing

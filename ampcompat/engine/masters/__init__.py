@@ -3,7 +3,7 @@
 fact                                                owner                                 who asks
 which params of an optimizer have masters           ``optimizer_masters``                 its record, checkpoints
 which half param has which master, in all of them   ``session_masters``                   readers of ``.grad``
-did half params and masters agree, since which      ``master_chunk``                      ``optimizer_masters``
+did half params and masters agree, since which      ``master_sync``                       ``optimizer_masters``
 version
 may memory have been written, versions unmoved      ``unversioned_writes.WrittenMemory``  the chunks
 what ``.grad`` of a half param shows                ``grad_of_half_params``               ``HeldGradients``

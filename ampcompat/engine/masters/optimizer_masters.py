@@ -1,7 +1,7 @@
 """``OptimizerMasters``: the float32 masters of one optimizer.
 
 It makes them, puts them into ``param_groups``, gives them gradients, and rounds them into the half params, in the
-chunks of ``master_chunk`` and ``remainder_chunk``.
+chunks of ``master_sync`` and ``remainder_chunk``.
 """
 
 import functools
@@ -17,10 +17,10 @@ from ...support.tensor_lists import set_stored_gradient
 from ...support.torch_compat.fake_tensors import is_fake_type
 from ...support.torch_compat.thread_blocks import grad_enabled
 from . import zero_redundancy_optimizer
-from .master_chunk import MasterChunk, Snapshot, make_master, move_master, recast, take_values
+from .master_sync import MasterChunk, Snapshot, make_master, move_master, recast, take_values
 from .remainder_chunk import RemainderChunk, remainder_chunks_of
+from .remainder_master import restore
 from .state_of_half_params import make_plain, read_by_param
-from .stored_master import restore
 
 #: Returns the list of a param group.
 PARAMS = operator.itemgetter("params")
@@ -45,7 +45,7 @@ class OptimizerMasters:
     def __init__(self, optimizer, configuration, session_masters):
         policy = configuration.policy
         self.dtype = policy.dtypes.high
-        self.are_stored = configuration.stores_remainders  # between steps, by ``stored_master``
+        self.are_stored = configuration.stores_remainders  # between steps, by ``remainder_master``
         #: Called before a script reads gradients of the masters; ``HeldGradients`` sets it.
         self.show_gradients = None
         self._optimizer = optimizer
@@ -294,7 +294,7 @@ class OptimizerMasters:
         self.chunks = self._chunks_like(self.chunks, self.pairs())
 
     def show_written(self):
-        """Make half params agree with what a script has done to masters: see ``master_chunk``."""
+        """Make half params agree with what a script has done to masters: see ``master_sync``."""
         for chunk in self.chunks:
             chunk.follow_requires_grad()
             if not chunk.is_stored:

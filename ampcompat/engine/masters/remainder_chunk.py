@@ -1,4 +1,4 @@
-"""Chunks of masters that are stored between steps (``stored_master``), and have their values at the same time."""
+"""Chunks of masters that are stored between steps (``remainder_master``), and have their values at the same time."""
 
 import weakref
 
@@ -10,8 +10,8 @@ from ...support.torch_compat import fake_tensors
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.torch_compat.thread_context import without_gradients
 from . import remainder_bits
-from .master_chunk import MasterChunk
-from .stored_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
+from .master_sync import MasterChunk
+from .remainder_master import StoredMaster, StoredPlace, StoredValues, bits_of, give_value
 
 #: Masters begin at multiples of so many elements in the memory of their chunk: aligned tensors are faster.
 ALIGNMENT = 16

@@ -16,8 +16,8 @@ from ...support.tensor_lists import data_of, set_stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.unversioned_writes import WrittenMemory, watch_methods_in_place
 from .grad_of_half_params import GradientsOnRead, ShownGradients
-from .master_chunk import kept_where_equal
-from .stored_master import restore, value_of
+from .master_sync import kept_where_equal
+from .remainder_master import restore, value_of
 
 
 class MasterEntry(NamedTuple):

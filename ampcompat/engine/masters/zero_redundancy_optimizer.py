@@ -4,7 +4,7 @@ It and the list that the params are divided by hold params of their own, so mast
 """
 
 from ...errors import AmpError
-from .master_chunk import recast
+from .master_sync import recast
 
 
 def is_partitioned(optimizer):

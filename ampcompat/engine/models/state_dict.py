@@ -17,7 +17,7 @@ import torch
 from ...support import tensor_lists
 from ...support.swapped_tensors import holders
 from ...support.torch_compat import fake_tensors
-from ..masters.master_chunk import kept_where_equal
+from ..masters.master_sync import kept_where_equal
 from ..masters.session_masters import SessionMasters
 
 #: The attribute of a module that holds its ``WideBuffers``.

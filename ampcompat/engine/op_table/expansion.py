@@ -8,8 +8,7 @@ import functools
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Optional
 
-from .autocast_rows import ROWS_OF_AUTOCAST
-from .function_dtypes import (
+from .cast_rules import (
     BANNED,
     BANNED_MESSAGE,
     FLOAT,
@@ -29,6 +28,7 @@ from .function_dtypes import (
     WITHOUT_IN_PLACE_ROW,
     WRITTEN,
 )
+from .casts_by_torch_autocast import ROWS_OF_AUTOCAST
 
 RULES = (HALF, FLOAT, PROMOTE, SEQUENCE, BANNED, FLOAT_IN_PLACE, FOLLOW_SELF, PASSTHROUGH, FLOAT32_INSIDE)
 
@@ -56,7 +56,7 @@ class OpRow(NamedTuple):
 
     @property
     def name_for_autocast(self):
-        """The row's name in ``autocast_rows``; None if casts are off inside the function, autocast's too."""
+        """The row's name in ``casts_by_torch_autocast``; None if casts are off inside the function, autocast's too."""
         return None if self.no_nested_casts else f"{self.owner}.{self.name}"
 
     @property

@@ -20,7 +20,7 @@ float32 masters until ``zero_grad``, and ``.grad`` of the half param shows them 
     zero_grad                   Unscaled             Unscaled                    Unscaled
 
 A scale of 1 is none: gradients that are Scaled by it are true ones. Where masters are stored between steps
-(``stored_master``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
+(``remainder_master``), true half gradients stay in ``.grad`` until the step, or until somebody asks for float32 ones.
 """
 
 import operator

@@ -8,7 +8,7 @@ from ... import opt_levels
 from ...errors import AmpTypeError, AmpValueError
 from ..loss_scaling.loss_scaler import LossScaler
 from ..loss_scaling.overflow_check import checked_group
-from ..masters.stored_master import check_policy as check_remainders
+from ..masters.remainder_master import check_policy as check_remainders
 from . import process_state
 
 

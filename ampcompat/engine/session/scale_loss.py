@@ -15,7 +15,7 @@ from ..loss_scaling.overflow_check import check_overflow, defer_check
 from ..masters.grad_of_half_params import is_unchanged, mark_of
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
-from .other_optimizers import leaves_of
+from .optimizers_without_amp import leaves_of
 
 _CONFIGURATION = operator.attrgetter("configuration")
 
@@ -158,11 +158,11 @@ class BackwardPass:
                 found.append((each.untrained.passes, params))
                 known.update(map(id, params))
         others = [leaf for leaf in self._untrained_leaves if id(leaf) not in known] if self._untrained_leaves else []
-        if session.other_optimizers.exist(session.patches):
+        if session.optimizers_without_amp.exist(session.patches):
             self._leaves = functools.lru_cache(maxsize=None)(functools.partial(leaves_of, self.loss))
             others += self._others_reached(known.union(map(id, others)))
         if others or self._leaves is not None:
-            found.append((session.other_optimizers.passes, others))
+            found.append((session.optimizers_without_amp.passes, others))
         if not found:
             return ()
         with self._process_casts.paused():
@@ -170,7 +170,7 @@ class BackwardPass:
 
     def _others_reached(self, known):
         """Return params of optimizers that amp did not get, which have to be rescaled now and are not ``known``."""
-        reached = self._session.other_optimizers.params_reached_by(self._leaves, self._session)
+        reached = self._session.optimizers_without_amp.params_reached_by(self._leaves, self._session)
         return [param for key, param in {id(param): param for param in reached}.items() if key not in known]
 
     def _end_untrained(self):

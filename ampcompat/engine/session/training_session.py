@@ -25,7 +25,7 @@ from ..optimizers.optimizer_record import record_of
 from . import process_state, replaced_params, untrained_params
 from .argument_checks import check_loss, is_module, is_optimizer, listed
 from .initialize import Configuration, Preparation, make_plan
-from .other_optimizers import OtherOptimizers
+from .optimizers_without_amp import OptimizersWithoutAmp
 from .process_casts import ProcessCasts
 from .scale_loss import BackwardPass, UnscaledPass
 
@@ -67,7 +67,7 @@ class Session:
         self.masters = SessionMasters(lambda: self.ddp_wrappers.are_weights_shared_by_hand())
         self.ddp_wrappers = ddp.DDPWrappers(self.masters.find, self.refresh_masters)
         self.sharded_models = fsdp.ShardedModels()
-        self.other_optimizers = OtherOptimizers()
+        self.optimizers_without_amp = OptimizersWithoutAmp()
         self.with_aside = WeakList()  # ``HeldGradients`` that have set gradients aside
         self.patches = PatchStack()
         self.forward_token = forward_conversion.Token()

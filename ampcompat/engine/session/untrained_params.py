@@ -1,7 +1,7 @@
 """Gradients of params of initialized models that no optimizer has: a block leaves true ones there, too.
 
-A script may clip or log them with all others. So may params of optimizers that amp did not get (``other_optimizers``).
-None of them are checked for overflow, since no step that amp can skip uses them.
+A script may clip or log them with all others. So may params of optimizers that amp did not get
+(``optimizers_without_amp``). None of them are checked for overflow, since no step that amp can skip uses them.
 """
 
 import sys

@@ -4,7 +4,7 @@ import functools
 from types import MethodType
 
 from ...engine.optimizers.optimizer_record import record_of
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from ...support.patching import PatchStack
 from .memory_report import MemoryUsage, notes_on
 from .meter import MemoryMeter

@@ -10,7 +10,7 @@ import weakref
 from collections import Counter
 
 from ...support.notices import is_first_rank
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from ..activations import ActivationHooks
 from ..values import NamedScalars, named_maxima
 from .pass_record import PassRecord, RecentPasses, read_record, weight_maxima, zero_eps

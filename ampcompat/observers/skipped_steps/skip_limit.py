@@ -3,7 +3,7 @@
 import weakref
 
 from ...errors import GradientOverflowError
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from .diagnosis import OverflowDiagnosis, find_diagnosis
 from .skip_messages import explain
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Tuple
 import torch
 
 from ...engine.casting import emulated_half_arithmetic, torch_compile, wrappers
-from ...engine.op_table.function_facts import functional, having
+from ...engine.op_table.function_properties import functional, having
 from ...support.containers import floating_tensors, tensors_in
 from ...support.patching import PatchStack
 from ...support.script_frames import is_bookkeeping

@@ -13,7 +13,7 @@ from ...engine.models import cast_weights, forward_conversion
 from ...errors import AmpError
 from ...support import files
 from ...support.notices import is_first_rank
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from ...support.torch_compat import features
 from ...support.torch_compat.torch_names import dtype_name
 from ..places import ModuleStack

@@ -12,7 +12,7 @@ import weakref
 import torch
 
 from ...engine.optimizers.optimizer_record import record_of
-from ...support.observer import Observer
+from ...support.observer_interface import Observer
 from ...support.torch_compat.thread_context import world_size
 from ...support.torch_compat.torch_names import dtype_name
 from ..activations import ActivationHooks

@@ -6,7 +6,7 @@ from typing import List, NamedTuple, Optional, Tuple
 import torch
 
 from ... import opt_levels
-from ...engine.op_table.function_dtypes import HALF
+from ...engine.op_table.cast_rules import HALF
 from ...engine.session import process_state
 from ...observers.places import OpPlace
 from .level_dtypes import LevelDtypes, StepDtypes, table

@@ -9,7 +9,7 @@ from typing import Dict, NamedTuple, Optional, Tuple
 import torch
 
 from ...engine.op_table import expansion
-from ...engine.op_table.function_facts import having
+from ...engine.op_table.function_properties import having
 from ...support.containers import BYTES
 
 _DTYPE_METHODS, _FOLLOWS_FIRST = having("changes_dtype"), having("follows_first")

@@ -11,7 +11,7 @@ import torch
 
 from ...engine.casting.torch_compile import compiled_graphs, is_compiling
 from ...engine.op_table import expansion
-from ...engine.op_table.function_facts import having
+from ...engine.op_table.function_properties import having
 from ...observers.calls import FunctionCalls
 from ...observers.hooks import after_call
 from ...support.containers import floating_tensors

@@ -1,4 +1,4 @@
-"""What the engine and the tools must know of torch's functions, by name: a row for each fact.
+"""What the engine and the diagnostics must know of torch's functions, by name: a row for each fact.
 
 Importing this module does not import torch.
 """
@@ -6,7 +6,7 @@ Importing this module does not import torch.
 from typing import NamedTuple, Optional
 
 
-class FunctionFacts(NamedTuple):
+class FunctionProperties(NamedTuple):
     """What is true of a function, its method and its operator; a function without a row has the defaults."""
 
     is_view: bool = False  # its result has the values of the input, or some of them
@@ -96,16 +96,16 @@ _ROWS = (
         "bilinear cdist cross dot grid_sample grid_sampler grid_sampler_2d grid_sampler_3d inner lerp tensordot vdot",
     ),
 )
-#: name -> ``FunctionFacts``
-FACTS = {}
+#: name -> ``FunctionProperties``
+PROPERTIES = {}
 for _facts, _names in _ROWS:
     for _name in _names.split():
-        FACTS[_name] = FACTS.get(_name, FunctionFacts())._replace(**_facts)
+        PROPERTIES[_name] = PROPERTIES.get(_name, FunctionProperties())._replace(**_facts)
 
 
 def having(column):
     """Return the names of the functions for which a column is True."""
-    return frozenset(name for name, facts in FACTS.items() if getattr(facts, column))
+    return frozenset(name for name, facts in PROPERTIES.items() if getattr(facts, column))
 
 
 def functional(column):

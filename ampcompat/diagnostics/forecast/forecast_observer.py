@@ -1,7 +1,7 @@
 """Observes a float32 run for a forecast: records some steps op by op, and also does each optimizer step in half.
 
-``RunOptions(watch="ampcompat.tools.forecast.forecast_observer")`` adds the forecast to the events of a recorded run.
-Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
+``RunOptions(watch="ampcompat.diagnostics.forecast.forecast_observer")`` adds the forecast to the events of a recorded
+run. Between the recorded steps, the script runs with a function mode that forwards every call, and optimizer hooks.
 """
 
 import math

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from ...engine.op_table.function_dtypes import HALF
-from ...engine.op_table.function_facts import FACTS, FunctionFacts, having
+from ...engine.op_table.cast_rules import HALF
+from ...engine.op_table.function_properties import PROPERTIES, FunctionProperties, having
 from ...observers.places import OpPlace
 from .level_dtypes import StepDtypes
 
@@ -176,7 +176,7 @@ class StepFaults:
         """Return the faults of inputs of singular functions that are not 0 in float32 but 0 in float16."""
         found = []
         for call in self.record.calls:
-            position = FACTS.get(plain(call.op), FunctionFacts()).singular_input
+            position = PROPERTIES.get(plain(call.op), FunctionProperties()).singular_input
             if position is None and plain(call.op) == "pow" and call.scalars and call.scalars[0] < 1:
                 position = 0
             position = 0 if position is not None and len(call.inputs) == 1 and call.scalars else position

@@ -10,7 +10,7 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import torch
 
-from ...engine.op_table.function_facts import functional, having
+from ...engine.op_table.function_properties import functional, having
 from ...observers.calls import FunctionCalls
 from ...observers.hooks import before_call
 from ...observers.places import OUTSIDE, ModuleStack, OpPlace

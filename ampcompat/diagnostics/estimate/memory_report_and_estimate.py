@@ -6,15 +6,15 @@ from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
 
-from .. import opt_levels
-from ..engine.masters.stored_master import check_policy
-from ..engine.optimizers.optimizer_record import record_of
-from ..engine.session import process_state
-from ..engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
-from ..errors import AmpTypeError, AmpValueError, hide_internal_frames
-from ..observers.memory.memory_observer import measured_step, was_skipped
-from ..observers.memory.memory_report import WITHOUT_AMP, MemoryReport, notes_on
-from .estimate.fake_step import Training, measure
+from ... import opt_levels
+from ...engine.masters.remainder_master import check_policy
+from ...engine.optimizers.optimizer_record import record_of
+from ...engine.session import process_state
+from ...engine.session.argument_checks import checked_count, checked_list, is_module, is_optimizer, listed
+from ...errors import AmpTypeError, AmpValueError, hide_internal_frames
+from ...observers.memory.memory_observer import measured_step, was_skipped
+from ...observers.memory.memory_report import WITHOUT_AMP, MemoryReport, notes_on
+from .fake_step import Training, measure
 
 __all__ = ["MemoryReport", "estimate", "memory_report"]
 

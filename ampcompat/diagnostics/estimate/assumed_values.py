@@ -13,7 +13,7 @@ import math
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...engine.op_table.function_facts import having
+from ...engine.op_table.function_properties import having
 from ...observers.calls import OperationCalls
 from ...support.containers import tensors_in
 from ...support.torch_compat import fake_tensors, thread_context

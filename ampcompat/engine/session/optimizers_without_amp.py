@@ -10,7 +10,7 @@ from ..optimizers.optimizer_record import record_of
 from .untrained_params import OpenPasses, trained_ids
 
 
-class OtherOptimizers:
+class OptimizersWithoutAmp:
     """The optimizers of the process that have no record.
 
     A script may train some of them without amp, perhaps in another thread, so a pass touches the gradients of an

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from ...engine.op_table.function_facts import having
+from ...engine.op_table.function_properties import having
 from .range_faults import Fault, plain
 
 #: The root mean square of a rounding error relative to the value, and the dtype's smallest subnormal.

@@ -1,1 +1,0 @@
-"""What is behind the commands ``audit``, ``forecast``, ``estimate``, ``selftest`` and ``checkpoint``."""
