@@ -13,7 +13,7 @@ from . import report_options
 from .ab_find_keep_fp32 import print_search
 from .ab_live import LivePage
 from .ab_options import checked_command, new_parser
-from .ab_output import advice_without_cuda, how_to_resume, print_report
+from .ab_results import advice_without_cuda, how_to_resume, print_report
 from .ab_runs import begin_or_resume, describe_plan, plan_series, run_in_subprocesses
 from .argument_parser import CommandParser
 from .run_progress import Progress
