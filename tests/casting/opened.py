@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from ampcompat.tools.selftest.conformance import AGREES, compare_all
 from torch.utils.checkpoint import checkpoint
 
+from ampcompat.diagnostics.selftest.conformance import AGREES, compare_all
 from ampcompat.engine.casting import BACKENDS, choose
 from ampcompat.engine.op_table import expansion
 from ampcompat.errors import AmpValueError
