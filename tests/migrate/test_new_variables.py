@@ -186,6 +186,16 @@ def test_a_device_that_is_set_after_the_forward_pass_does_not_give_its_type():
     assert new.count("device_type = ") == 1  # after a use, it would be an unbound variable of the function
 
 
+@pytest.mark.parametrize(
+    "defined, count", [("", 1), ("def evaluate():\n    with torch.no_grad():\n        model(1)\n", 2)]
+)
+def test_a_function_that_sets_its_device_needs_no_type_for_the_module(defined, count):
+    step = textwrap.indent("model, optimizer = amp.initialize(model, optimizer)\n" + textwrap.dedent(STEP), "    ")
+    new = migrated(defined + "def main():\n    device = torch.device('cuda')\n" + step)
+    assert "    device = torch.device('cuda')\n" in new and "    device_type = device.type\n" in new
+    assert new.count("device_type = ") == count  # functions that read main's type when it runs need one before, too
+
+
 def test_options_say_which_dtypes_are_possible():
     head = "parser.add_argument('--opt_level', choices={})\n"
     head += "model, optimizer = amp.initialize(m, o, opt_level=a.opt_level)\n"

@@ -40,15 +40,16 @@ def make_global(text, variables):
 
 
 def place_device(text, name):
-    """Return (the source, whether the variable with the type of the device is read).
+    """Return (the source, whether the variable with the type of the device is to be set after the imports).
 
-    It is set after the imports, and again where a scope around one of its uses sets a ``device``, once, before the use.
+    It is set where a scope around one of its uses sets a ``device``, once, before the use. Functions that do so need no
+    other value.
 
     Args:
         text: the new source, in which the variable is read but not set.
         name: the variable's name.
     """
-    uses, lines, added = list(_uses(_parsed(text).tree, (), (name,))), text.split("\n"), []
+    uses, lines, added, own = list(_uses(_parsed(text).tree, (), (name,))), text.split("\n"), [], set()
     for scope in {scope for _, around in uses for scope in _visible(around)}:
         first = min((node.lineno for node, around in uses if around[0] is scope), default=sys.maxsize)
         for statement, following in zip(scope.body, scope.body[1:]):
@@ -58,10 +59,12 @@ def place_device(text, name):
                 while lines[line - 2].strip().startswith("#") or not lines[line - 2].strip():
                     line -= 1
                 added.append((line, f"{_indentation(scope, lines)}{name} = {source}"))
+                if isinstance(scope, _FUNCTIONS):
+                    own.add(scope)
                 break
     for line, new in sorted(added, reverse=True):
         lines.insert(line - 1, new)
-    return "\n".join(lines), bool(uses)
+    return "\n".join(lines), any(around[0] not in own for _, around in uses)
 
 
 def _parsed(text):
