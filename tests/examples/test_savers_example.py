@@ -4,8 +4,7 @@ import os
 import re
 
 import pytest
-from helpers import forked
-from helpers.processes import ROOT
+from helpers.processes import ROOT, run_in_process
 
 from ampcompat.support.torch_compat import features
 
@@ -13,14 +12,14 @@ if not features.is_version_within(oldest="1.11"):
     pytest.skip("this torch has reentrant checkpoints only, and the example needs the others", allow_module_level=True)
 
 
-@pytest.mark.parametrize("launcher", [(), ("--standalone", "--nproc_per_node", "2", "-m", "ampcompat", "run")], ids=len)
-def test_the_digits_are_learnt_with_little_memory(launcher):
+# torch 1.12 and 1.13 enter CUDA's autocast when they recompute a checkpoint.
+@pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda', but CUDA is not available")
+def test_the_digits_are_learnt_with_little_memory(monkeypatch, capsys):
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     script = os.path.join(ROOT, "examples", "memory_savers.py")
     options = ("--opt-level", "O2", "--accumulate", "4", "--checkpoint", "--epochs", "3")
-    done = forked.run(forked.torchrun if launcher else forked.command, *launcher, script, *options)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout
+    run_in_process(monkeypatch, script, *options)
+    printed = capsys.readouterr().out
     losses = [float(found) for found in re.findall(r"loss ([0-9.]+|nan|inf)", printed)]
     assert len(losses) == 3 and losses[-1] < 0.3 * losses[0]
     assert float(re.search(r"test accuracy: ([0-9.]+)", printed).group(1)) >= 90.0

@@ -14,6 +14,7 @@ from helpers import forked
 from helpers.half_kernels import trains_in
 from helpers.processes import ROOT
 
+import ampcompat
 from ampcompat.abtest import Report, Run
 from ampcompat.abtest.judging.verdict import ACCEPTED, judge
 from ampcompat.abtest.planned_run import PlannedRun
@@ -35,6 +36,7 @@ BY_LINE = {"losses_by_line": True, "diagnose": False, "memory": False, "verbosit
 def record(tmp_path, monkeypatch):
     """Return a function that does a ``PlannedRun`` as a child process does it, but in this process."""
     monkeypatch.setattr(subprocess_child.signal, "signal", lambda *_: None)  # a child ignores Ctrl-C at its end
+    monkeypatch.setattr(torch.jit, "script", torch.jit.script)  # the session of a child lives longer than its recorder
 
     def do(command, level="unchanged", **changes):
         planned = PlannedRun(level, command, options=BY_LINE, **changes)
@@ -44,6 +46,7 @@ def record(tmp_path, monkeypatch):
             with seeding.restored():
                 subprocess_child.main([json.dumps(dict(asdict(planned), event_log=log, parent=None, checkpoints={}))])
         finally:
+            ampcompat.reset()
             install.uninstall()
             sys.modules.pop("apex", None)  # of a script without the alias: the folder tests/apex
         run = Run()
