@@ -95,10 +95,10 @@ def _check_first(parser, arguments):
         return
     first, rest = arguments[0], arguments[1:]
     if first.startswith("-"):
-        command = next((each for each in rest if each in COMMANDS), None)
-        arguments = [each for each in arguments if each != command]
         from .run_command import new_parser
 
+        command = next((each for each in rest if each in COMMANDS), None)
+        arguments = [each for each in arguments if each != command]
         shown = _shown(command or ("run" if new_parser().options_among([first]) else "COMMAND"), arguments)
         parser.error(f"{first} is not an option of ampcompat itself; options of a command come after it: {shown}")
     alike = difflib.get_close_matches(first, COMMANDS, 1)
