@@ -50,7 +50,7 @@ def dampens(options):
 
 
 @each_case
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float16, marks=needs_flags)], ids=str)
 @pytest.mark.parametrize("is_read", [pytest.param(False, marks=needs_flags), True], ids=["on the device", "read"])
 def test_flagged_steps_change_nothing_and_the_others_follow_the_formula(
     make, formula, options, dtype, is_read, monkeypatch
