@@ -502,6 +502,8 @@ def test_a_gradient_that_is_set_to_zero_is_zero_at_its_master_where_half_has_rou
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     initialize(setting, model, optimizer, loss_scale=1024.0)
     factors = torch.tensor([[1.0, info.tiny * info.eps / 4]], dtype=setting.high)
+    if not holds_nonzero(factors[:, 1] * 1024.0):
+        pytest.skip("this device makes subnormal numbers 0")
     loops.backward((model.weight.to(setting.high) * factors).sum(), optimizer)
     (master,) = amp.master_params(optimizer)
     assert torch.equal(master.grad, factors)
