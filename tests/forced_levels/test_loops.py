@@ -86,10 +86,7 @@ def gradients_of_several_passes(hand):
     return weights(model)
 
 
-def closures(hand, make):
-    model = mlp()
-    optimizer = begin(hand, model, make(model))
-
+def stepped_by_closures(hand, model, optimizer):
     def closure():
         optimizer.zero_grad()
         loss = model(torch.ones(2, 4)).pow(2).sum() * SMALL
@@ -99,6 +96,11 @@ def closures(hand, make):
     for _ in range(2):
         optimizer.step(closure)
     return weights(model)
+
+
+def closures(hand, make):
+    model = mlp()
+    return stepped_by_closures(hand, model, begin(hand, model, make(model)))
 
 
 class Checkpointed(nn.Module):
@@ -157,16 +159,7 @@ def an_optimizer_around_another_one(hand):
     model = mlp()
     optimizer = SharpnessAware(model.parameters(), lr=0.5)
     begin(hand, model, [optimizer, optimizer.inner])
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).pow(2).sum() * 2.0**-14
-        backward(hand, loss, optimizer)
-        return loss
-
-    for _ in range(2):
-        optimizer.step(closure)
-    return weights(model)
+    return stepped_by_closures(hand, model, optimizer)
 
 
 class Layer(nn.Linear):
