@@ -1,4 +1,4 @@
-"""The objects of given classes that exist in the process, and lists of objects that keep none of them alive."""
+"""The objects of given classes that exist in the process, and lists and keys that keep no object alive."""
 
 import functools
 import gc
@@ -19,6 +19,14 @@ def all_objects(*classes):
     is_wanted = map(issubclass, map(type, objects), repeat(classes))
     collect, release = map(objects.extend, starmap(gc.get_objects, [()])), starmap(objects.clear, [()])
     return list(chain(collect, compress(objects, is_wanted), release))[1:-1]  # the ends are what the two return
+
+
+def live_keys(dictionary):
+    """Return the keys of a ``weakref.WeakKeyDictionary`` that are alive, as a list.
+
+    Iterating over it raises an error if another thread changes it meanwhile.
+    """
+    return list(filter(_IS_ALIVE, map(_REFERENT, dictionary.keyrefs())))
 
 
 class WeakList:

@@ -4,16 +4,14 @@
 param stays the same object with a different tensor, so references to it can be dropped and created again.
 """
 
-import weakref
-
 import torch
 
+from .live_objects import WeakList
 from .patching import PatchStack
 
 #: Objects with a method ``release(tensor)`` that drops their weak references to a tensor, and returns a function that
 #: creates them again, or None.
-holders = weakref.WeakSet()
-
+holders = WeakList()
 
 _patches = PatchStack()
 _uses = set()  # one item for each ``allow`` that was not undone

@@ -7,6 +7,7 @@ the processes that a script starts needs a real one: ``processes.python``.
 import atexit
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import multiprocessing
 import os
@@ -86,6 +87,7 @@ def torchrun(*arguments):
     Its ranks run ``ampcompat run …``; they are forked from the server too.
     """
     subprocess.Popen = _popen_rank
+    os.killpg = functools.partial(_signal, os.killpg)
     handler = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
     if handler in sys.modules:  # which the server has imported
         sys.modules[handler].Popen = _popen_rank
@@ -158,7 +160,16 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number):
-        os.kill(self.pid, number)
+        _signal(os.kill, self.pid, number)
+
+
+def _signal(send, process, number):
+    """Call ``send(process, number)``; do nothing if the process has ended.
+
+    A child would keep its id until its parent waits for it. The server waits for its processes at once.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        send(process, number)
 
 
 def keep_process_groups():

@@ -192,6 +192,24 @@ def test_a_weak_list_is_read_while_another_thread_changes_it():
     assert not items
 
 
+def test_models_of_one_session_come_and_go_in_several_threads():
+    first, others_end = threading.Lock(), threading.Event()
+
+    def come_and_go():
+        if first.acquire(blocking=False):
+            for _ in range(50):
+                amp.initialize(Echo(), opt_level="O1")
+            others_end.set()
+        while not others_end.is_set():
+            assert set(kept) <= set(session.models)
+            with amp.scale_loss(torch.ones(1), []):
+                pass
+
+    with ampcompat.session(verbosity=0) as session:
+        kept = amp.initialize([Echo() for _ in range(200)], opt_level="O1")
+        assert in_threads(come_and_go) == []
+
+
 @each_setting
 def test_threads_may_initialize_at_the_same_time(setting):
     original, batch, found = make_network(setting), make_batch(setting), []

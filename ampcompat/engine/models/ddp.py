@@ -10,6 +10,7 @@ import weakref
 import torch
 
 from ...support import tensor_lists
+from ...support.live_objects import live_keys
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ...support.torch_compat.thread_context import world_size
 from ..casting import emulated_half_arithmetic
@@ -162,8 +163,7 @@ class DDPWrappers:
 
     def _of(self, records, least, accepts=lambda wrapper: True):
         """Return the wrappers whose state is at least ``least`` and that share params with records."""
-        known = [reference() for reference in self._unreduced.keyrefs()]  # another thread may be wrapping a model
-        wrappers = [each for each in known if each is not None and self._unreduced[each] >= least and accepts(each)]
+        wrappers = [each for each in live_keys(self._unreduced) if self._unreduced[each] >= least and accepts(each)]
         if not wrappers:
             return []
         leaf_params = {id(param) for record in records for param in record.leaf_params()}

@@ -8,7 +8,7 @@ import dataclasses
 import weakref
 
 from ...errors import AmpError
-from ...support.live_objects import WeakList
+from ...support.live_objects import WeakList, live_keys
 from ...support.tensor_lists import is_narrower, is_shard
 
 
@@ -127,13 +127,16 @@ class ShardedModels:
         Raises:
             AmpError: ``fully_shard`` has sharded half weights.
         """
-        for model, configuration in list(self.unchecked.items()):
+        for model in live_keys(self.unchecked):
+            configuration = self.unchecked.get(model)
+            if configuration is None:  # another thread has checked it
+                continue
             _check_shards(model, configuration.policy)
             for _, module, _ in _sharded(model):
                 self.exist = True
                 self._modules.add(module)
             _check_optimizers(model, [record.optimizer for record in records], configuration.notices)
-        self.unchecked.clear()
+            self.unchecked.pop(model, None)
 
     def keep_gradients(self, records):
         """Return whether torch keeps gradients of the pass of these records that ends now."""

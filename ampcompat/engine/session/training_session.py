@@ -13,7 +13,7 @@ from itertools import chain
 from ... import opt_levels
 from ...errors import AmpTypeError
 from ...support import swapped_tensors
-from ...support.live_objects import WeakList
+from ...support.live_objects import WeakList, live_keys
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.thread_blocks import end_thread_blocks
@@ -90,7 +90,8 @@ class Session:
         if request.models and not any(plan):
             return finish(self._initialize_again(request, verbosity))
         configuration = Configuration(request, verbosity)
-        preparation, latest, known = Preparation(self), self._latest, dict(self._configuration_of)
+        preparation, latest = Preparation(self), self._latest
+        known = {model: self._configuration_of.get(model) for model in plan.models}
         observers = list(self.observers)
         try:
             self._apply(preparation, plan, request, configuration)
@@ -106,8 +107,11 @@ class Session:
                 self.observers.remove(observer)
                 run_after(error, functools.partial(observer.closed, self))
             self.configurations.discard(configuration)
-            self._configuration_of.clear()
-            self._configuration_of.update(known)
+            for model, earlier in known.items():
+                if earlier is None:
+                    self._configuration_of.pop(model, None)
+                else:
+                    self._configuration_of[model] = earlier
             raise
 
     def _initialize_again(self, request, verbosity):
@@ -235,7 +239,7 @@ class Session:
 
     def models_of(self, configuration):
         """Return the living models of a ``Configuration`` as a list."""
-        return [model for model, each in list(self._configuration_of.items()) if each is configuration]
+        return [model for model in self.models if self._configuration_of.get(model) is configuration]
 
     def policy_of(self, model):
         """Return the ``Policy`` of a model; None if it is not initialized."""
@@ -281,7 +285,7 @@ class Session:
     @property
     def models(self):
         """The models that were initialized in this session and are still alive, as a list."""
-        return list(self._configuration_of)
+        return live_keys(self._configuration_of)
 
     @property
     def cast_backend(self):
