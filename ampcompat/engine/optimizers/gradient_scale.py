@@ -285,7 +285,7 @@ class HeldGradients:
             self._check_unscaled()
 
     def _check_unscaled_in_backward(self):
-        scales = [block.scale for block in self._record.open_passes() if not is_one(block.scale)]
+        scales = [block.scale for block in self._record.open_blocks if not is_one(block.scale)]
         if scales:
             raise AmpError(
                 "{}:{}: {}.step() was called within a backward pass, where gradients are still multiplied by the loss "
@@ -323,8 +323,7 @@ class HeldGradients:
             self._move_plain_gradients()
 
     def _is_in_scaled_block(self):
-        record = self._record
-        return bool(record.open_blocks) and any([not is_one(block.scale) for block in record.open_passes()])
+        return any([not is_one(block.scale) for block in self._record.open_blocks])
 
     def _move_plain_gradients(self, may_stay=False):
         """Move half gradients to their masters, unless they are scaled gradients of another optimizer's pass."""
@@ -355,7 +354,7 @@ class HeldGradients:
         for record in self._record.session.masters.records_of(model):
             if record.gradients.are_delayed():
                 return record.gradients.state.scale
-            for block in record.open_passes() if record.open_blocks else ():
+            for block in record.open_blocks:
                 return block.scale
         return None
 

@@ -16,6 +16,7 @@ from itertools import chain
 
 import torch
 
+from ...support.live_objects import WeakList
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.overflow_check import StepSkips, groups_of
 from ..masters.optimizer_masters import PARAMS, OptimizerMasters
@@ -41,7 +42,7 @@ class OptimizerRecord:
         self.optimizer = optimizer
         self.configuration = configuration
         self.session = session
-        self.open_blocks = []  # a block that is abandoned within a generator dies with it: weak references
+        self.open_blocks = WeakList()  # a block that is abandoned within a generator dies with it
         self.methods = None  # ``replaced_methods.ReplacedMethods``
         self.is_running = False  # one of the optimizer's own methods
         self.begun_step = None  # (name of a method that steps, whether it was skipped): see ``step_or_skip``
@@ -62,12 +63,6 @@ class OptimizerRecord:
         """
         self.masters.make_new(originals, pairs)
         self.find_process_groups()
-
-    def open_passes(self):
-        """Return the open ``scale_loss`` blocks of this optimizer."""
-        if not self.open_blocks:
-            return []
-        return [block for block in [reference() for reference in list(self.open_blocks)] if block is not None]
 
     def pairs(self):
         """Return the (model, master) pairs of its half params."""

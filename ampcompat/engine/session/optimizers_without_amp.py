@@ -7,7 +7,7 @@ import torch
 from ...support import tensor_lists
 from ...support.live_objects import WeakList, all_objects
 from ..optimizers.optimizer_record import record_of
-from .untrained_params import OpenPasses, trained_ids
+from .untrained_params import trained_ids
 
 
 class OptimizersWithoutAmp:
@@ -20,7 +20,7 @@ class OptimizersWithoutAmp:
     def __init__(self):
         self._unknown, self._reached = WeakList(), WeakList()
         self._are_reached = False  # any, so far
-        self.passes = OpenPasses()
+        self.passes = WeakList()  # ``UntrainedPass`` objects
         self._is_open = False
 
     def _open(self, patches):

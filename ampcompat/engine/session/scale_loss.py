@@ -3,7 +3,6 @@
 import functools
 import operator
 import warnings
-import weakref
 
 import torch
 
@@ -16,6 +15,7 @@ from ..masters.grad_of_half_params import is_unchanged, mark_of
 from ..optimizers.gradient_scale import NumberedLoss
 from ..optimizers.replaced_methods import client_method
 from .optimizers_without_amp import leaves_of
+from .untrained_params import UntrainedPass
 
 _CONFIGURATION = operator.attrgetter("configuration")
 
@@ -72,22 +72,19 @@ class BackwardPass:
         self._left = None  # (param, mark of its gradient) pairs of when the session has ended, within this block
 
     def __enter__(self):
-        around = []
-        for record in self.records:
-            if record.open_blocks:
-                around += record.open_passes()
+        around = [block for record in self.records for block in record.open_blocks]
         self.scale = self.scaler.scale_now()
         if around or self._session.sharded_models.exist:
             self.scale = self._scale_within(around)
         for observer in self._session.observers:
             observer.before_backward(self)
-        self._begin([record for record in self.records if not record.open_passes()] if around else self.records)
+        self._begin([record for record in self.records if not record.open_blocks] if around else self.records)
         if not is_one(self.scale):
             self._others = self._others_before()
             self._untrained = self._begin_untrained()
         loss = self.loss if self.loss.dtype is self.high else self.loss.to(self.high)
         for record in self.records:
-            record.open_blocks.append(weakref.ref(self, record.open_blocks.remove))
+            record.open_blocks.add(self)
         if not self.scaler.dynamic and is_one(self.scale):
             if not any([record.configuration.policy.master_weights for record in self.records]):
                 return loss  # itself, not a product that scripts may change in place: as in Apex
@@ -166,7 +163,7 @@ class BackwardPass:
         if not found:
             return ()
         with self._process_casts.paused():
-            return [passes.begin(params, self.scale) for passes, params in found]
+            return [UntrainedPass(params, self.scale, passes) for passes, params in found]
 
     def _others_reached(self, known):
         """Return params of optimizers that amp did not get, which have to be rescaled now and are not ``known``."""
@@ -186,11 +183,11 @@ class BackwardPass:
             self._check_unchanged(kind)
             return
         for record in self.records:
-            record.open_blocks.remove(weakref.ref(self))
+            record.open_blocks.discard(self)
         # Their gradients stay scaled: other blocks with this scaler are still open.
         nested, records = [], []
         for each in self.records:
-            is_nested = each.open_blocks and any([block.scaler is self.scaler for block in each.open_passes()])
+            is_nested = any([block.scaler is self.scaler for block in each.open_blocks])
             (nested if is_nested else records).append(each)
         if self._adopted and kind is None:
             _warn_if_unrelated(self._adopted[0].optimizer, self.records)

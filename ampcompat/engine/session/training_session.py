@@ -203,7 +203,7 @@ class Session:
         If something raises (an observer, an overflow that is read only now), the rest is still restored. What raises is
         tried once more, and a session whose closing was interrupted can be closed again.
         """
-        blocks = {id(block): block for record in self.records for block in record.open_passes()}.values()
+        blocks = {id(block): block for record in self.records for block in record.open_blocks}.values()
         calls = [(block.end_with_session, ()) for block in blocks]
         calls += [(scaler.sync, ()) for scaler in self.all_scalers()]
         calls += [(observer.closed, (self,)) for observer in self.observers]

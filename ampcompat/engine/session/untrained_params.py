@@ -11,6 +11,7 @@ from itertools import chain
 import torch
 
 from ...support import tensor_lists
+from ...support.live_objects import WeakList
 from ...support.tensor_lists import add_gradients, set_stored_gradient, stored_gradient
 from ...support.torch_compat.thread_blocks import grad_enabled
 from ..loss_scaling.loss_scaler import is_same
@@ -20,7 +21,7 @@ _REGISTRATION_HOOKS = ("register_module_module_registration_hook", "register_mod
 
 
 class UntrainedParams:
-    """The params of a configuration's models that no optimizer has, and the ``OpenPasses``.
+    """The params of a configuration's models that no optimizer has, and the passes that are open.
 
     The list is made anew when a model or an optimizer was added or freed, ``param_groups`` have changed
     (``OptimizerRecord.follow_groups``), or any module has got a param or a submodule (torch 2.0). A weak reference to
@@ -29,7 +30,7 @@ class UntrainedParams:
 
     def __init__(self):
         self._owners, self._params = (), None  # weak references to the models and to the records
-        self.passes = OpenPasses()
+        self.passes = WeakList()  # ``UntrainedPass`` objects; a block may be abandoned in a generator
 
     def forget(self, reference=None):
         """Make the list anew when it is needed next."""
@@ -52,26 +53,13 @@ def trained_ids(session):
     return set(map(id, chain.from_iterable(groups + leaves)))
 
 
-class OpenPasses:
-    """The ``UntrainedPass`` objects of blocks that are open, which may reach the same params."""
-
-    def __init__(self):
-        self._open = []  # weak references, the innermost one last: a block may be abandoned in a generator
-
-    def begin(self, params, scale):
-        """Return the ``UntrainedPass`` of a block that begins now."""
-        begun = UntrainedPass(params, scale, self._open)
-        self._open.append(weakref.ref(begun, self._open.remove))
-        return begun
-
-
 class UntrainedPass:
-    """What one block does to gradients of params that no optimizer has.
+    """What one block, which begins now, does to gradients of params that no optimizer has.
 
     Args:
         params: the params.
         scale: that of the block: a float, or a tensor of shape ().
-        open_passes: weak references to the passes that are open, the innermost one last.
+        open_passes: a ``WeakList`` of the passes that are open, which may reach the same params, the innermost last.
     """
 
     def __init__(self, params, scale, open_passes):
@@ -88,10 +76,11 @@ class UntrainedPass:
             else:
                 wide.append(gradient)
         self._multiply(wide, scale, self._scale_around())
+        self._open.add(self)
 
     def end(self):
         """Divide the new gradients by the scale, and add them to the earlier ones."""
-        self._open.remove(weakref.ref(self))
+        self._open.discard(self)
         gradients = [gradient for gradient in map(stored_gradient, self.params) if gradient is not None]
         self._multiply(gradients, self._scale_around(), self._scale)
         if self._aside:
@@ -100,7 +89,7 @@ class UntrainedPass:
 
     def _scale_around(self):
         """Return the scale that gradients have around this block: 1 if no other block is open."""
-        around = [each for each in [reference() for reference in list(self._open)] if each not in (None, self)]
+        around = list(self._open)
         return around[-1]._scale if around else 1.0
 
     @staticmethod
