@@ -35,13 +35,10 @@ def half_references(low, casts):
         return list(zip(exact, [step(each, plain, torch.float32 if casts else low) for each in configurations()]))
 
 
-def steps_at(level, reset):
-    """Return the step of each configuration at a level; ``reset`` is called after each."""
-    options, found = {} if level == "O3" else {"loss_scale": LOSS_SCALE}, []
-    for each in configurations():
-        found.append(step(each, at_level(level, **options)))
-        reset()
-    return found
+def steps_at(level):
+    """Return the step of each configuration at a level, all in one session."""
+    options = {} if level == "O3" else {"loss_scale": LOSS_SCALE}
+    return [step(each, at_level(level, **options)) for each in configurations()]
 
 
 def differences(level, steps, half, may_fail_as_torch=False):
