@@ -24,15 +24,21 @@ def references():
 
 
 @functools.lru_cache(maxsize=None)
+def rounded_references(low):
+    """Return each configuration's step in float64 with weights and inputs that are rounded to half."""
+    return [step(each, rounded(low), torch.float64) for each in configurations()]
+
+
+@functools.lru_cache(maxsize=None)
 def half_references(low, casts):
     """Return each configuration's step in float64 with rounded weights and inputs, and that of torch alone in half.
 
     Args:
         casts: torch alone is ``torch.autocast``; False means a model whose weights are half.
     """
-    exact = [step(each, rounded(low), torch.float64) for each in configurations()]
+    exact, dtype = rounded_references(low), torch.float32 if casts else low
     with autocast(low) if casts else contextlib.nullcontext():
-        return list(zip(exact, [step(each, plain, torch.float32 if casts else low) for each in configurations()]))
+        return list(zip(exact, [step(each, plain, dtype) for each in configurations()]))
 
 
 def steps_at(level):
