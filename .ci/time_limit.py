@@ -51,12 +51,13 @@ def wait(process, seconds):
     """Return the exit code of a process, or ``TIME_IS_OVER``; collect what else has ended, as init does elsewhere."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if process.poll() is not None:
-            return process.returncode
         for child in children():
             if child != process.pid:
                 os.waitpid(child, os.WNOHANG)
-        time.sleep(0.5)  # to look through /proc takes milliseconds
+        try:
+            return process.wait(0.5)  # to look through /proc takes milliseconds
+        except subprocess.TimeoutExpired:
+            pass
     return TIME_IS_OVER
 
 

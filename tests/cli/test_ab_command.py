@@ -292,8 +292,7 @@ for _ in range(4):
 
 @needs_half
 def test_of_four_steps_the_report_names_the_layer_that_overflows_and_the_command_of_the_user(script):
-    options = ("--levels", "O0,O2,O3", "--no-control", "--steps", "4", "--timing-steps", "0")
-    done = python(*AB, *options, script(OVERFLOWS), "7")  # in a forked process, the command would be that of the tests
+    done = run_ab("--levels", "O0,O2,O3", "--no-control", "--steps", "4", script(OVERFLOWS), "7")
     printed = " ".join(done.stdout.split())
     assert "O2: every one of its 4 steps was skipped" in printed and "O3: its loss is nan from step 0 on" in printed
     assert "step 0, O2 O3: The loss was inf before scaling. In the forward pass inf came first from module 1" in printed

@@ -45,7 +45,8 @@ def test_every_process_of_a_script_is_redirected_and_those_that_it_spawns_import
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 assert pool.map(where, [0]) == [mine]
             assert [batch for batch, in DataLoader(Numbers(), num_workers=1, pin_memory=True)] == [mine, mine]
-            code = "import os, torch; print(torch.zeros(2).cuda().is_cuda, torch.cuda.get_device_name(), "
+            code = "import os, sys, torch; assert 'torch._dynamo' not in sys.modules, 'its import takes seconds'; "
+            code += "print(torch.zeros(2).cuda().is_cuda, torch.cuda.get_device_name(), "
             code += "os.environ['AMPCOMPAT_OPT_LEVEL'])"
             assert subprocess.check_output([sys.executable, "-c", code]).decode().strip() == mine
             print("all redirected", sys.argv[1:])

@@ -4,12 +4,13 @@ import math
 import random
 
 import pytest
+from helpers import forked
 
 from ampcompat.abtest import Report
 from ampcompat.abtest.judging import advice, against_unchanged_script
 from ampcompat.abtest.judging.summary import summarize
 from ampcompat.abtest.report_data import Memory, Run
-from ampcompat.cli import ab_variants, main
+from ampcompat.cli import ab_variants
 from ampcompat.launch.forced_levels.forced_level import is_supported
 from ampcompat.static_analysis.reading.imports import uses_amp
 
@@ -40,7 +41,8 @@ def test_the_report_says_whether_o0_is_the_script_unchanged(tmp_path, casts, wei
     script, file = tmp_path / "train.py", tmp_path / "report.json"
     script.write_text(PLAIN.replace("CASTS", str(casts)).replace("WEIGHTS", weights))
     options = ["--no-control", "--timing-steps", "0", "--no-memory", "--no-diagnose", "--json", str(file)]
-    assert main(["ab", "--levels", "O0", *options, str(script)]) == 0
+    done = forked.run(forked.ab, "--levels", "O0", *options, script)
+    assert done.returncode == 0, done.stderr
     report = Report.load(file)
     assert (report.baseline, list(report.runs)) == ("unchanged", ["unchanged", "O0"])
     assert against_unchanged_script.is_equal(report) is not (casts or weights == "bfloat16")

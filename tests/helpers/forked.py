@@ -197,6 +197,8 @@ def rank(*arguments):
 def child_run(task, parent, folder):
     """Do what ``python script_path_start.py TASK`` does in a process started by ``parent``."""
     os.getppid = lambda: parent if is_alive(parent) else 1  # it is the server otherwise
+    main_module = sys.modules["__main__"] = types.ModuleType("__main__")  # otherwise that of the tests
+    main_module.__file__ = script_path_start.__file__
     os.chdir(folder)
     installed = [entry for entry in sys.path if entry.startswith((sys.prefix, sys.base_prefix))]
     sys.path[:] = [folder] + os.environ["PYTHONPATH"].split(os.pathsep) + installed

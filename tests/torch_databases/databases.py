@@ -4,7 +4,10 @@ Importing them takes about 10 s and sets switches of the whole process; those ar
 """
 
 import contextlib
+import gc
 import importlib
+import inspect
+import traceback
 
 import pytest
 import torch
@@ -38,4 +41,19 @@ def load(module, name):
     with _process_settings_kept():
         if release < (2, 3):
             importlib.import_module(INTERNAL + "jit_metaprogramming_utils")  # now, as operators import it
-        return getattr(importlib.import_module(INTERNAL + module), name)
+        database = getattr(importlib.import_module(INTERNAL + module), name)
+    gc.collect()
+    gc.freeze()  # half a million objects, which each session would look through for optimizers
+    return database
+
+
+@contextlib.contextmanager
+def no_call_stacks():
+    """Let torch read no call stack: to find the unittest that asks for samples, and where the seed of a GPU was set.
+
+    It would do so at each call, and read the source of all modules for it. No stack is that of no unittest.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inspect, "stack", lambda *_: [])
+        patch.setattr(traceback, "format_stack", lambda *_: [])
+        yield

@@ -24,24 +24,27 @@ def references():
 
 
 @functools.lru_cache(maxsize=None)
+def rounded_references(low):
+    """Return each configuration's step in float64 with weights and inputs that are rounded to half."""
+    return [step(each, rounded(low), torch.float64) for each in configurations()]
+
+
+@functools.lru_cache(maxsize=None)
 def half_references(low, casts):
     """Return each configuration's step in float64 with rounded weights and inputs, and that of torch alone in half.
 
     Args:
         casts: torch alone is ``torch.autocast``; False means a model whose weights are half.
     """
-    exact = [step(each, rounded(low), torch.float64) for each in configurations()]
+    exact, dtype = rounded_references(low), torch.float32 if casts else low
     with autocast(low) if casts else contextlib.nullcontext():
-        return list(zip(exact, [step(each, plain, torch.float32 if casts else low) for each in configurations()]))
+        return list(zip(exact, [step(each, plain, dtype) for each in configurations()]))
 
 
-def steps_at(level, reset):
-    """Return the step of each configuration at a level; ``reset`` is called after each."""
-    options, found = {} if level == "O3" else {"loss_scale": LOSS_SCALE}, []
-    for each in configurations():
-        found.append(step(each, at_level(level, **options)))
-        reset()
-    return found
+def steps_at(level):
+    """Return the step of each configuration at a level, all in one session."""
+    options = {} if level == "O3" else {"loss_scale": LOSS_SCALE}
+    return [step(each, at_level(level, **options)) for each in configurations()]
 
 
 def differences(level, steps, half, may_fail_as_torch=False):

@@ -18,7 +18,6 @@ from ampcompat.support.torch_compat import features
 
 PAIRS = {"O1": HALF, "O4": BFLOAT16}
 SAMPLES = int(os.environ.get("TORCH_DATABASE_SAMPLES", "2"))
-INPUTS = ("float32", "half")
 FAILS, WARNS, DTYPES, VALUES, GRADIENTS = "fails", "warns", "dtypes", "values", "gradients"
 
 #: One sample of an operator in one dtype, with what torch gives for it.
@@ -53,23 +52,30 @@ def autocast(low):
 
 
 @functools.lru_cache(maxsize=None)
+def _without_half():
+    """Return for each operator what it gives for each sample: [(in float64, in float32)]."""
+    return [[_wide_and_plain(operator, sample) for sample in samples] for operator, samples in operators()]
+
+
+def _wide_and_plain(operator, sample):
+    return operator.called(widened(sample)), operator.called(converted(sample, torch.float32))
+
+
+@functools.lru_cache(maxsize=None)
 def cases(level):
     """Return the cases that torch.autocast runs (or torch, without it), with float32 and with half inputs."""
     low, found = PAIRS[level].low, []
-    for operator, samples in operators():
-        for inputs in INPUTS:
-            for sample in samples:
-                given = sample if inputs == "float32" else converted(sample, low)
-                references = _references(operator, given, low)
+    for (operator, samples), without_half in zip(operators(), _without_half()):
+        for sample, (wide, plain) in zip(samples, without_half):
+            half = converted(sample, low)
+            rounded, plain_of_half = _wide_and_plain(operator, half)
+            for inputs, given, references in (
+                ("float32", sample, References(wide, rounded, plain)),
+                ("half", half, References(rounded, rounded, plain_of_half)),
+            ):
                 with autocast(low):
                     found.append(Case(operator, inputs, given, operator.called(given), references))
     return [case for case in found if case.autocast.error is None]
-
-
-def _references(operator, sample, low):
-    wide = operator.called(widened(sample))
-    rounded = operator.called(widened(converted(sample, low)))
-    return References(wide, rounded, operator.called(converted(sample, torch.float32)))
 
 
 @functools.lru_cache(maxsize=None)

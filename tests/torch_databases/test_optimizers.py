@@ -37,28 +37,28 @@ def final_weights(configuration, level, **options):
     training = AmpTraining(configuration, level, **options)
     for batch in configuration.batches():
         training.step(batch)
-    weights = training.weights()
-    ampcompat.reset()
-    return weights
+    return training.weights()
+
+
+@functools.lru_cache(maxsize=None)
+def trainings(level):
+    """Return the final weights of each training at a level, by the configuration's name, all in one session."""
+    options = {"loss_scale": 128.0} if level in ("O1", "O2") else {}
+    with ampcompat.session(verbosity=0):
+        return {each.name: final_weights(each, level, **options) for each in configurations()}
 
 
 def test_every_configuration_trains_at_o0_bit_for_bit_as_without_amp():
-    plain = plain_trainings()
-    different = [
-        each.name
-        for each in configurations()
-        if not all(map(torch.equal, final_weights(each, "O0"), plain[each.name][-1]))
-    ]
-    assert different == []
+    plain, trained = plain_trainings(), trainings("O0")
+    assert [name for name in plain if not all(map(torch.equal, trained[name], plain[name][-1]))] == []
     assert len(plain) > 80
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O4", "O5"])
 def test_every_configuration_trains_as_in_float32(level):
-    options = {"loss_scale": 128.0} if level in ("O1", "O2") else {}
-    plain, far = plain_trainings(), {}
+    plain, trained, far = plain_trainings(), trainings(level), {}
     for each in configurations():
-        far_as = relative_distance(final_weights(each, level, **options), plain[each.name])
+        far_as = relative_distance(trained[each.name], plain[each.name])
         if not far_as <= BOUNDS[level]:
             far.setdefault(each.info.optim_cls.__name__, []).append(far_as)
     expected = {name: bounds[level] for name, bounds in WIDER_BOUNDS.items() if level in bounds}
@@ -79,9 +79,7 @@ def differs_after_overflows(configuration, level):
             if any(state) and not same(state_of(training.optimizer), state):
                 return f"state, at step {index}"
         training.step(batch)
-    trained = training.weights()
-    ampcompat.reset()
-    undisturbed = final_weights(configuration, level, loss_scale=128.0)
+    trained, undisturbed = training.weights(), trainings(level)[configuration.name]
     bound = WIDER_BOUNDS.get(configuration.info.optim_cls.__name__, BOUNDS).get(level, BOUNDS[level])
     plain = plain_trainings()[configuration.name]
     moved = distance(plain[0], plain[-1])
@@ -90,10 +88,7 @@ def differs_after_overflows(configuration, level):
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_a_step_that_is_skipped_leaves_weights_and_state_of_every_configuration_as_they_were(level):
-    changed = {}
-    for each in configurations():
-        what = differs_after_overflows(each, level)
-        ampcompat.reset()
-        if what:
-            changed[each.name] = what
-    assert changed == {}
+    trainings(level)  # before another session is open
+    with ampcompat.session(verbosity=0):
+        found = {each.name: differs_after_overflows(each, level) for each in configurations()}
+    assert {name: what for name, what in found.items() if what} == {}

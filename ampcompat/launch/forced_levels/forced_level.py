@@ -73,7 +73,6 @@ class ForcedLevel:
             self._patch()
 
     def _patch(self):
-        step_hooks.register(self._patches, self._before_step)
         self._patches.redirect(torch.autograd.backward, self.passes.called)
         for method in ("half", "bfloat16", "to", "type"):
             self._patches.wrap(torch.nn.Module, method, self._cast)
@@ -122,9 +121,11 @@ class ForcedLevel:
     # -- called instead of torch's functions ---------------------------------------------------------------------------
 
     def _made(self, optimizer):
-        self._has_optimizers = True
+        is_first, self._has_optimizers = not self._has_optimizers, True
         if not is_supported():
             return
+        if is_first:  # not in `begin`: this imports the compiler, as torch does for an optimizer
+            step_hooks.register(self._patches, self._before_step)
         self.made_at[optimizer] = "{}:{}".format(*script_line())
         self._steps.watch(optimizer)
         self._waiting.add(optimizer)
