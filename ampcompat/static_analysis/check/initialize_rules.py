@@ -5,6 +5,7 @@ import ast
 from ..reading.calls import INITIALIZE, argument, initialize_calls, names_in
 from ..reading.flow import together
 from ..reading.names import called, dotted, last_name, string
+from ..reading.nodes import children
 from ..reading.source import read_source
 from ..rules import finding
 
@@ -122,8 +123,9 @@ def conditional_calls(source):
     The condition is returned as written: "if args.fp16". Conditions of calling functions are not followed, and
     ``__name__`` and names of Apex itself do not count as conditions.
     """
-    parents = {child: node for node in source.nodes for child in ast.iter_child_nodes(node)}
-    for call in initialize_calls(source.nodes, source.names):
+    calls = initialize_calls(source.nodes, source.names)
+    parents = {child: node for node in source.nodes for child in children(node)} if calls else {}
+    for call in calls:
         conditions, child = [], call
         while child in parents and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             node = parents[child]

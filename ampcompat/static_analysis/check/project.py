@@ -137,7 +137,9 @@ class _Project:
         for _ in range(2):  # a name may be re-exported once more by a package
             exported = {path: source.names.apex for path, source in self.sources.items()}
             for source in self.sources.values():
-                source.names = Names(source.nodes, imports.inherited(source, exported))
+                inherited = imports.inherited(source, exported)
+                if inherited:
+                    source.names = Names(source.nodes, inherited)
         defaults = {}
         for source in self.sources.values():
             for name, level in default_levels(source.nodes):

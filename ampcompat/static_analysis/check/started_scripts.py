@@ -219,7 +219,7 @@ def launching(source):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name in REDUCTION_METHODS:
                     yield source.problem("ddp-subclass", method, node.name + "." + method.name)
-        if called(node) == "add_argument":
+        elif isinstance(node, ast.Call) and called(node) == "add_argument":
             texts = {string(each) for each in ast.walk(node)}
             if "--local_rank" in texts and not texts & {"--local-rank", "LOCAL_RANK"}:
                 yield source.problem("local-rank", node)

@@ -6,6 +6,7 @@ from ..reading.calls import CLIPS, argument, is_backward, is_half_cast, loads_ha
 from ..reading.flow import together
 from ..reading.loops_without_apex import LoopsWithoutApex, prefixes
 from ..reading.names import called, dotted, last_name, names_used
+from ..reading.nodes import nodes_of
 from ..reading.torch_amp import TorchAmp
 
 #: A Python file without any of these has nothing to search for.
@@ -15,6 +16,7 @@ _OTHERWISE = ("master", "fp32", "fp16_opt", "fp16opt", "peft", "adapter", "kbit"
 _WIDER = ("float", "double")
 #: The float16 regions in one function that are examined.
 _MOST = 20
+_ASSIGNMENTS = (ast.Assign, ast.AugAssign)
 
 
 def check(source):
@@ -70,27 +72,36 @@ def _float16_without_scaler(script):
         regions = [
             (at, call) for at, call in regions if call in script.regions and script.dtype(call) == "torch.float16"
         ]
+        if not regions:
+            continue
+        assigned = [(at, *_names_in(step.node)) for at, step in enumerate(steps) if isinstance(step.node, _ASSIGNMENTS)]
+        backward = [(at, each) for at, step in enumerate(steps) for each in filter(is_backward, step.calls())]
         for at, call in regions[:_MOST]:
-            computed = _computed(steps[at].node, steps[at:])
-            if any(is_backward(each) and dotted(each.func.value) in computed for each in _calls_after(steps, at)):
+            computed = _computed(steps[at].node, (names for later, *names in assigned if later > at))
+            losses = (dotted(each.func.value) for later, each in backward
+                      if later > at and together(steps[later], steps[at]))  # fmt: skip
+            if any(loss in computed for loss in losses):
                 yield "float16-without-scaler", call, ""
 
 
-def _calls_after(steps, at):
-    return (call for step in steps[at + 1 :] if together(step, steps[at]) for call in step.calls())
+def _computed(region, assigned):
+    """Return the variables that are computed in an autocast region, and from these after it.
 
-
-def _computed(region, steps):
-    """Return the variables that are computed in an autocast region, and from these after it."""
-    found = {name for node in ast.walk(region) for name in _stored(node)}
-    for node in (step.node for step in steps if isinstance(step.node, (ast.Assign, ast.AugAssign))):
-        if found & set(map(dotted, ast.walk(node))):
-            found |= {name for each in ast.walk(node) for name in _stored(each)}
+    Args:
+        assigned: what ``_names_in`` returns for each assignment after it.
+    """
+    _, found = _names_in(region)
+    for names, stored in assigned:
+        if found & names:
+            found |= stored
     return found
 
 
-def _stored(node):
-    return [dotted(node)] if isinstance(getattr(node, "ctx", None), ast.Store) and dotted(node) else []
+def _names_in(statement):
+    """Return (the dotted names in a statement, those of them that it assigns), as sets."""
+    named = [(dotted(node), node) for node in nodes_of(statement) if isinstance(node, (ast.Name, ast.Attribute))]
+    stored = {name for name, node in named if isinstance(node.ctx, ast.Store)}
+    return {name for name, _ in named} - {None}, stored - {None}
 
 
 def _in_autocast(script):

@@ -110,9 +110,10 @@ def asked_levels(source, defaults):
             first.
     """
     found, own_defaults = [], {}
-    for name, level in default_levels(source.nodes):
+    calls = initialize_calls(source.nodes, source.names)
+    for name, level in default_levels(source.nodes if calls else ()):
         own_defaults.setdefault(name, set()).add(level)
-    for call in initialize_calls(source.nodes, source.names):
+    for call in calls:
         value, place = argument(call, 3, "opt_level"), source.place(call.lineno)
         is_open = any(each.arg is None for each in call.keywords)
         if value is None:
@@ -131,8 +132,8 @@ def asked_levels(source, defaults):
 def default_levels(nodes):
     """Yield (name, (level, words)) for options, variables, parameters and dict entries with a level as value."""
     for node in nodes:
-        if called(node) in ("add_argument", "add_option"):
-            yield from _option(node)
+        if isinstance(node, ast.Call):
+            yield from _option(node) if called(node) in ("add_argument", "add_option") else ()
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 yield from ((_subject(target), (level, "assigned")) for level in _literal(node.value))

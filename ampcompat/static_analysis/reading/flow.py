@@ -8,6 +8,8 @@ import ast
 from collections import deque
 from typing import NamedTuple, Tuple
 
+from .nodes import children
+
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _NONE = ast.dump(ast.parse("None", mode="eval").body)
 #: The conditions of a statement that are kept: the innermost and latest.
@@ -32,13 +34,13 @@ class FlowStep(NamedTuple):
 
     def expressions(self):
         """Yield the nodes of the statement, without the statements in it and without nested functions."""
-        waiting = deque(child for child in ast.iter_child_nodes(self.node) if not isinstance(child, ast.stmt))
+        waiting = deque(child for child in children(self.node) if not isinstance(child, ast.stmt))
         while waiting:
             node = waiting.popleft()
             if isinstance(node, (ast.ExceptHandler, ast.Lambda)):
                 continue
             yield node
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
 
     def calls(self):
         """Yield the calls of the statement."""

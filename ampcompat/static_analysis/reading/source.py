@@ -11,6 +11,7 @@ from ..rules import Broken, SourcePlace, finding
 from .code_files import NOTEBOOK, PYTHON, NotANotebook, code_cells, decode
 from .flow import scopes
 from .names import Names, called, imports_of, inside, string, written_option
+from .nodes import nodes_of
 
 _APEX = re.compile(r"\bapex\b", re.IGNORECASE)
 
@@ -21,7 +22,7 @@ class Source:
     Attributes:
         path: the file.
         tree: the syntax tree; for a notebook, of all cells that can be parsed.
-        nodes: every node of the tree, parents before children.
+        nodes: every node of the tree, parents before children; see ``nodes_of``.
         lines: the source, line by line.
         shell: (place, text) of a notebook's shell lines.
         broken: ``Broken`` records; the tree has what could be parsed.
@@ -37,7 +38,7 @@ class Source:
         text = decode(data)
         self.lines = (self._notebook(text) if self.is_notebook else text).split("\n")
         self.tree = self._parsed("\n".join(self.lines), 1) or ast.Module(body=[], type_ignores=[])
-        self.nodes = list(ast.walk(self.tree))
+        self.nodes = nodes_of(self.tree)
         self.imports, self.names, self._scopes = list(imports_of(self.nodes)), Names(self.nodes), None
 
     @property
