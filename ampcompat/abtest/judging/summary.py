@@ -181,8 +181,8 @@ def steady_steps(run):
 
     Slow steps are the first one, and those with hooks for overflows or memory.
     """
-    slow = {0}.union(run.measured, run.watched)
-    return [step for step in range(1, len(run.step_seconds)) if slow.isdisjoint(range(step - SETTLING, step + 1))]
+    slow = {step + after for step in {0}.union(run.measured, run.watched) for after in range(SETTLING + 1)}
+    return [step for step in range(1, len(run.step_seconds)) if step not in slow]
 
 
 def _rate(run):
