@@ -165,12 +165,12 @@ _LIST_RULES = {
 
 def default_lists():
     """Return the written rows as Apex's three modules of lists: plain data for ``amp.lists``, new at each call."""
-    lists = {}
-    for module, owner in _LISTS.items():
-        lists[module] = {}
-        for listed, rule in _LIST_RULES.items():
-            names = [row.name for row in written_rows() if (row.owner, row.rule) == (owner, rule)]
-            lists[module][listed] = [(name, BANNED_MESSAGE) for name in names] if rule == BANNED else names
+    lists = {module: {listed: [] for listed in _LIST_RULES} for module in _LISTS}
+    places = {(owner, rule): lists[module][listed]
+              for module, owner in _LISTS.items() for listed, rule in _LIST_RULES.items()}  # fmt: skip
+    for row in written_rows():
+        if (row.owner, row.rule) in places:
+            places[row.owner, row.rule].append((row.name, BANNED_MESSAGE) if row.rule == BANNED else row.name)
     return lists
 
 
