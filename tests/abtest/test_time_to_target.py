@@ -1,6 +1,7 @@
 """Time to target: when a level reaches the baseline's final loss, or a loss or metric that is given."""
 
 import math
+from bisect import insort
 from statistics import median
 
 import pytest
@@ -19,7 +20,12 @@ def falling(steps=100, speed=1.0, low=1.0):
 
 def by_hand(losses, value, width):
     """Return the number of steps until the median of the last ``width`` losses is at most ``value``."""
-    return next(end for end in range(width, len(losses) + 1) if median(losses[end - width : end]) <= value)
+    window = sorted(losses[:width])
+    for end in range(width, len(losses) + 1):
+        if median(window) <= value:
+            return end
+        window.remove(losses[end - width])
+        insort(window, losses[end])
 
 
 def found(report, level="O1"):
