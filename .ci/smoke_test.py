@@ -52,6 +52,8 @@ def main():
     assert subprocess.run([sys.executable, "-c", "import apex"], stderr=subprocess.DEVNULL).returncode == 1
     assert "O2" in call(command, "ab", "--levels", "O0,O2", "--json", "report.json", "script.py")
     assert "O2" in call(command, "report", "report.json")
+    assert "O5" in call(command, "forecast", "script.py")
+    assert "nothing is wrong" in call(command, "audit", "script.py")
 
 
 if __name__ == "__main__":
