@@ -29,6 +29,12 @@ def live_keys(dictionary):
     return list(filter(_IS_ALIVE, map(_REFERENT, dictionary.keyrefs())))
 
 
+def live_items(dictionary):
+    """Return the (key, value) pairs of a ``weakref.WeakKeyDictionary`` whose keys are alive, as ``live_keys``."""
+    items = [(key, dictionary.get(key)) for key in live_keys(dictionary)]
+    return [(key, value) for key, value in items if value is not None]  # else removed meanwhile
+
+
 class WeakList:
     """Weak references to objects, in the order in which they were added; an object that is freed is removed.
 

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import weakref
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from ampcompat.engine.models import forward_conversion as forwards
 from ampcompat.engine.optimizers import gradient_scale
 from ampcompat.opt_levels import OPT_LEVELS
 from ampcompat.support import tensor_lists
-from ampcompat.support.live_objects import WeakList
+from ampcompat.support.live_objects import WeakList, live_items
 from ampcompat.support.patching import PatchStack
 
 
@@ -190,6 +191,20 @@ def test_a_weak_list_is_read_while_another_thread_changes_it():
 
     assert in_threads(change_and_read) == []
     assert not items
+
+
+def test_the_items_of_a_weak_dictionary_are_listed_while_another_thread_changes_it():
+    items, others = weakref.WeakKeyDictionary(), [Echo() for _ in range(100)]
+    items.update(dict.fromkeys(others, 1))
+
+    def change_and_read():
+        for _ in range(300):
+            mine = Echo()
+            items[mine] = 2
+            assert [value for key, value in live_items(items) if key is mine] == [2]
+
+    assert in_threads(change_and_read) == []
+    assert live_items(items) == [(each, 1) for each in others]
 
 
 def test_models_of_one_session_come_and_go_in_several_threads():

@@ -8,7 +8,7 @@ import dataclasses
 import weakref
 
 from ...errors import AmpError
-from ...support.live_objects import WeakList, live_keys
+from ...support.live_objects import WeakList, live_items
 from ...support.tensor_lists import is_narrower, is_shard
 
 
@@ -127,10 +127,7 @@ class ShardedModels:
         Raises:
             AmpError: ``fully_shard`` has sharded half weights.
         """
-        for model in live_keys(self.unchecked):
-            configuration = self.unchecked.get(model)
-            if configuration is None:  # another thread has checked it
-                continue
+        for model, configuration in live_items(self.unchecked):
             _check_shards(model, configuration.policy)
             for _, module, _ in _sharded(model):
                 self.exist = True

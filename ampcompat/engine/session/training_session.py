@@ -13,7 +13,7 @@ from itertools import chain
 from ... import opt_levels
 from ...errors import AmpTypeError
 from ...support import swapped_tensors
-from ...support.live_objects import WeakList, live_keys
+from ...support.live_objects import WeakList, live_items, live_keys
 from ...support.notices import Notices
 from ...support.patching import PatchStack, run_after
 from ...support.torch_compat.thread_blocks import end_thread_blocks
@@ -239,7 +239,7 @@ class Session:
 
     def models_of(self, configuration):
         """Return the living models of a ``Configuration`` as a list."""
-        return [model for model in self.models if self._configuration_of.get(model) is configuration]
+        return [model for model, each in live_items(self._configuration_of) if each is configuration]
 
     def policy_of(self, model):
         """Return the ``Policy`` of a model; None if it is not initialized."""

@@ -9,6 +9,7 @@ import itertools
 import weakref
 from collections import Counter
 
+from ...support.live_objects import live_keys
 from ...support.notices import is_first_rank
 from ...support.observer_interface import Observer
 from ..activations import ActivationHooks
@@ -233,7 +234,7 @@ class OverflowDiagnosis(Observer):
         before = self._recent.largest_before(record.number)
         facts = read_record(record, session.policy, models, before, good_passes, skipped)
         if facts.bad_weights:
-            optimizers = [record.optimizer for record in self._steps]
+            optimizers = [record.optimizer for record in live_keys(self._steps)]
             facts = facts._replace(zero_eps=zero_eps(optimizers, session.policy.dtypes.low))
         lines = self._findings.add(record, facts)
         verb = "was skipped" if skipped else "was not skipped despite inf or nan: a static loss scale skips no steps"

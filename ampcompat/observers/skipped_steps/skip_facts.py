@@ -4,6 +4,8 @@ import functools
 import weakref
 from typing import NamedTuple, Optional, Sequence, Tuple
 
+from ...support.live_objects import live_items, live_keys
+
 #: Why no module's output was recorded.
 COMPILED = "code compiled by torch.compile or TorchScript runs no hooks"
 NOT_CALLED = "none of the initialized modules was called in this step"
@@ -84,7 +86,7 @@ class ModelNames:
         is_only = len(self._models) + len(new) == 1
         for model in new:
             kind = type(model).__name__
-            alike = sum(1 for known in list(self._models) if type(known) is type(model))
+            alike = sum(1 for known in live_keys(self._models) if type(known) is type(model))
             kind = f"{kind} {alike + 1}" if alike and not is_only else kind
             part_of = self._models[model] = functools.partial(ModelPart, model=kind, is_only_model=is_only)
             for name, param in model.named_parameters():
@@ -98,7 +100,7 @@ class ModelNames:
 
     def models(self):
         """Return (model, function: path -> ``ModelPart``) of all models that still exist."""
-        return list(self._models.items())
+        return live_items(self._models)
 
     def gradients(self, records):
         """Yield (``ModelPart``, unscaled gradient) of the params of optimizers."""

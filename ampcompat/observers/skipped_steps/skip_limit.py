@@ -3,6 +3,7 @@
 import weakref
 
 from ...errors import GradientOverflowError
+from ...support.live_objects import live_items
 from ...support.observer_interface import Observer
 from .diagnosis import OverflowDiagnosis, find_diagnosis
 from .skip_messages import explain
@@ -39,12 +40,12 @@ class SkipLimits(Observer):
         Raises:
             GradientOverflowError: the limit is reached, and ``raises`` is set.
         """
-        for configuration, limit in list(self._limits.items()):
+        for configuration, limit in live_items(self._limits):
             if scaler in configuration.scalers:
                 limit.step_skipped(session, loss_id, scaler, configuration.notices)
 
     def closed(self, session):
-        for limit in list(self._limits.values()):
+        for _, limit in live_items(self._limits):
             limit.stop()
 
 
