@@ -67,7 +67,7 @@ def do(folder, program, *arguments):
     elif arguments[0] == "run":
         forked.command(*arguments[1:])
     else:
-        forked._fork_runs()  # those of `forecast` and `audit`
+        forked.fork_runs()  # those of `forecast` and `audit`
         main(list(arguments))
 
 

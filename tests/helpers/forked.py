@@ -117,11 +117,12 @@ def planned_run(*arguments):
 
 
 def _command_with_runs(*arguments):
-    _fork_runs()
+    fork_runs()
     sys.exit(main([str(argument) for argument in arguments]))
 
 
-def _fork_runs():
+def fork_runs():
+    """Let commands in this process fork the processes of their runs."""
     subprocess_supervisor.subprocess = types.SimpleNamespace(**vars(subprocess))
     subprocess_supervisor.subprocess.Popen = popen_run
 
