@@ -24,13 +24,13 @@ def all_objects(*classes):
 def live_keys(dictionary):
     """Return the keys of a ``weakref.WeakKeyDictionary`` that are alive, as a list.
 
-    Iterating over it raises an error if another thread changes it meanwhile.
+    Iterating over the dictionary itself raises an error if another thread changes it meanwhile.
     """
     return list(filter(_IS_ALIVE, map(_REFERENT, dictionary.keyrefs())))
 
 
 def live_items(dictionary):
-    """Return the (key, value) pairs of a ``weakref.WeakKeyDictionary`` whose keys are alive, as ``live_keys``."""
+    """Return the items of a ``weakref.WeakKeyDictionary`` whose keys are alive, as a list; no value may be None."""
     items = [(key, dictionary.get(key)) for key in live_keys(dictionary)]
     return [(key, value) for key, value in items if value is not None]  # else removed meanwhile
 
